@@ -1,0 +1,20 @@
+"""What a KV block is: its geometry, its key, and the life of the request that owns it. Pure."""
+
+from dualpath.blocks.geometry import KVGeometry, KVPart, Span
+from dualpath.blocks.keys import KEY_BYTES, BlockKeys, block_key, pack_keys, root_key, unpack_keys
+from dualpath.blocks.lifecycle import IllegalTransition, Phase, advance
+
+__all__ = [
+    "KEY_BYTES",
+    "BlockKeys",
+    "IllegalTransition",
+    "KVGeometry",
+    "KVPart",
+    "Phase",
+    "Span",
+    "advance",
+    "block_key",
+    "pack_keys",
+    "root_key",
+    "unpack_keys",
+]

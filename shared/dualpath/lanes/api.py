@@ -1,0 +1,52 @@
+"""What users of a NIC see. Every byte into or out of an engine's device passes its CNIC object."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from enum import IntEnum
+
+
+class Lane(IntEnum):
+    """Virtual lanes: model execution on HIGH, KV-Cache and everything else on LOW."""
+
+    HIGH = 0
+    LOW = 1
+
+
+class Priority(IntEnum):
+    """Order inside a lane: small messages (credits, completions) overtake bulk; FIFO within each."""
+
+    MESSAGE = 0
+    BULK = 1
+
+
+class Nic(ABC):
+    """One NIC of this process, full duplex. Without a bandwidth it grants at once.
+
+    Grants are per chunk of at most `quantum_bytes`: larger ones raise ValueError.
+    """
+
+    name: str
+    quantum_bytes: int
+
+    @abstractmethod
+    def send(
+        self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK
+    ) -> AbstractAsyncContextManager[None]:
+        """Wait for this chunk's turn to leave; the chunk is being sent while the context is open.
+
+        Cancelling while it waits takes it out of the queue.
+        """
+
+    @abstractmethod
+    async def receive(self, lane: Lane, nbytes: int) -> None:
+        """Charge a chunk that arrived; returns when the emulated port could have taken it."""
+
+    @abstractmethod
+    async def local_copy(self, lane: Lane, nbytes: int) -> None:
+        """Charge an H2D or D2H of any size, chunk by chunk, to both directions (a loopback RDMA write)."""
+
+    @abstractmethod
+    def moved(self) -> dict[tuple[Lane, str], int]:
+        """Bytes since start by lane and direction (`tx`, `rx`), for metrics and status."""

@@ -1,0 +1,98 @@
+"""What a node asks of an engine back end. Two exist: `torch` and `synthetic`.
+
+The node owns requests, buffers and time; a back end owns weights and arithmetic. Calls are coroutines:
+a back end computes off the event loop. One forward runs at a time per back end object.
+
+KV layout on the device is rows, token-major: layer i of a request is `[tokens, row_bytes[i]]`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dualpath.blocks import KVGeometry
+from dualpath.memory.device import DeviceBuffer
+from dualpath.wire.types import Sampled, Sampling
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """Rows of one layer of one request: `buffer[offset : offset + tokens · row_bytes]`."""
+
+    buffer: DeviceBuffer
+    offset: int
+
+
+@dataclass(frozen=True)
+class PrefillRow:
+    """One request's part of a forward: `token_ids` come after `prefix_tokens` whose KV is handed in.
+
+    `sample` is None unless this chunk ends the prompt; `index` is the generated token's number.
+    """
+
+    token_ids: Sequence[int]
+    prefix_tokens: int
+    sample: Sampling | None
+    index: int = 0
+    parent_key: bytes = b""
+    """Key of the last full block at or before `prefix_tokens`; with `block_ids`, all the synthetic engine needs."""
+    block_ids: Sequence[int] = ()
+    """The ids from that block's end up to `prefix_tokens` (fewer than block_tokens)."""
+
+
+class PrefillForward(ABC):
+    """One ragged forward of several rows, driven layer by layer from 0 (paper §2, layerwise prefill)."""
+
+    @abstractmethod
+    async def layer(self, index: int, kv: Sequence[LayerView]) -> None:
+        """Run layer `index`. `kv[r]` holds row r's cached rows [0, prefix); on return its rows
+        [prefix, prefix + new) are written, and visible through `wire`. A row whose cached KV never arrived is
+        computed all the same (its result is dropped by the caller)."""
+
+    @abstractmethod
+    async def finish(self) -> list[Sampled | None]:
+        """After the last layer: the sampled token of each row that has `sample`."""
+
+
+@dataclass
+class DecodeRow:
+    """A resident request. The back end appends one KV row per step and may keep `state` of its own.
+
+    `kv` holds all layers, layer-major: layer i at `capacity · row_starts[i]`, `capacity` rows each; the
+    first `tokens` rows are filled. `last_token` has no KV yet: the step computes it.
+    """
+
+    kv: DeviceBuffer
+    capacity: int
+    tokens: int
+    last_token: int
+    sampling: Sampling
+    index: int
+    parent_key: bytes = b""
+    block_ids: list[int] = field(default_factory=list)
+    """Ids since the last full block, without `last_token`."""
+    state: object | None = None
+
+
+class Backend(ABC):
+    """A loaded model on one device. Create with `dualpath.model.backends.load_backend`."""
+
+    geometry: KVGeometry
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """Device memory; the caller accounts for it. Contents are undefined."""
+
+    @abstractmethod
+    async def begin_prefill(self, rows: Sequence[PrefillRow]) -> PrefillForward: ...
+
+    @abstractmethod
+    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
+        """One step of all rows: computes KV of each `last_token` into row `tokens` of each layer, and returns
+        the next tokens. Does not change `tokens`, `last_token`, `index`, `parent_key`, `block_ids`: the caller
+        does. Rows must have `tokens < capacity`."""
+
+    @abstractmethod
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Decisions: who gets this request, over which path it is read, what enters the next batch. Pure."""

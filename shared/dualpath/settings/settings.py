@@ -1,0 +1,230 @@
+"""The settings, typed and checked: a contradiction is an error, never silently resolved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from dualpath.settings.units import parse_bytes, parse_rate
+
+Mode = Literal["basic", "pe-only", "dualpath", "oracle"]
+ReadPathChoice = Literal["adaptive", "prefill", "decode", "split", "round-robin"]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
+
+CONFIG_VARIABLE = "DUALPATH_CONFIG"
+"""Names the TOML file that is read where the command line names none."""
+
+
+class SyntheticProfile(BaseModel, extra="forbid"):
+    """Shape and emulated speed of the synthetic engine."""
+
+    layers: int = Field(8, ge=1, le=256, description="Layers")
+    row_bytes: int = Field(
+        256, ge=8, le=1 << 20, description="KV bytes of a token in one layer (K and V)"
+    )
+    vocab_size: int = Field(32_000, ge=260, description="Token ids are below this")
+    max_context: int = Field(32_768, ge=2, description="Longest prompt plus output, in tokens")
+    forward_s: float = Field(0.0005, ge=0, description="Fixed time of a forward")
+    token_s: float = Field(2e-6, ge=0, description="Linear time of a computed token")
+    attention_s: float = Field(
+        1e-10, ge=0, description="Attention time of one (new token, context token) pair"
+    )
+    decode_step_s: float = Field(0.002, ge=0, description="Fixed time of a decode step")
+
+
+class Settings(BaseSettings):
+    """Settings of a cluster. Sizes take `512MiB`, rates `50MB/s` or `400Gbps`; times are in seconds."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUALPATH_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    # What is served
+    model: str = Field(
+        "smollm2", description="smollm2, tiny, synthetic, or a Hugging Face checkpoint directory"
+    )
+    served_name: str | None = Field(
+        None, description="Name of the model in the API; default: its own"
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="auto: bfloat16 where the device computes it natively, else float32"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device of the engines")
+    threads: int = Field(0, ge=0, description="Threads per worker on a CPU; 0: all cores")
+    max_context: int | None = Field(
+        None, ge=2, description="Longest prompt plus output in tokens; default: the model's"
+    )
+    synthetic: SyntheticProfile = SyntheticProfile()
+
+    # Shape of the cluster
+    prefill: int = Field(1, ge=1, le=64, description="Prefill nodes")
+    decode: int = Field(1, ge=1, le=64, description="Decode nodes")
+    engines: int = Field(1, ge=1, le=16, description="Engines per node")
+    shards: int = Field(2, ge=1, le=64, description="Storage shards")
+    gateways: int = Field(1, ge=1, le=16, description="Gateways")
+
+    # Technique (paper §2, §5); None: what the mode says
+    mode: Mode = Field("dualpath", description="Preset of the switches below")
+    read_path: ReadPathChoice | None = Field(None, description="Which side reads cached KV")
+    layerwise: bool | None = Field(
+        None, description="Hold one layer's KV on the PE, not all layers'"
+    )
+    placement: Literal["least-tokens", "round-robin"] | None = Field(
+        None, description="How requests are given to engines"
+    )
+    ring_layers: int = Field(3, ge=2, le=16, description="Layers of a request on the PE at a time")
+    chunk_tokens: int = Field(
+        2048, ge=1, description="Tokens computed per prefill forward at most (chunked prefill)"
+    )
+
+    # Addresses and identity
+    host: str = Field("127.0.0.1", description="Address to bind to and to announce")
+    port: int = Field(8000, ge=0, le=65535, description="The gateway's port; 0: any free one")
+    home: Path = Field(
+        default_factory=lambda: (
+            Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "dualpath"
+        ),
+        description="Everything that the cluster keeps: models, store, logs, run state",
+    )
+    nats_url: str | None = Field(None, description="A NATS server to use; default: start one")
+    nats_user: str | None = None
+    nats_password: str | None = Field(None, repr=False)
+    secret: str | None = Field(
+        None,
+        repr=False,
+        description="Shared by all processes of the cluster; default: made at start",
+    )
+    shard_addresses: tuple[str, ...] = Field(
+        (), description="Storage shards as ID=HOST:PORT; set by `dualpath up`"
+    )
+
+    # Memory
+    block_tokens: int = Field(64, ge=1, le=4096, description="Tokens of a KV block")
+    prefill_buffer: Bytes = Field(1 << 30, description="PE buffer of a prefill node")
+    decode_buffer: Bytes = Field(1 << 30, description="DE buffer of a decode node")
+    write_back_blocks: int = Field(
+        64, ge=1, description="DE buffer slots kept for blocks that decoding fills"
+    )
+    prefill_hbm: Bytes = Field(1 << 30, description="KV memory on each prefill device")
+    decode_hbm: Bytes = Field(1 << 30, description="KV memory on each decode device")
+    store_fsync: bool = Field(False, description="Sync each stored block to disk before it counts")
+
+    # NICs; None: unlimited
+    snic_bandwidth: Rate | None = Field(None, description="Emulated storage NIC of each node")
+    cnic_bandwidth: Rate | None = Field(None, description="Emulated compute NIC of each engine")
+    lanes: bool = Field(True, description="Virtual lanes; off: one lane for all")
+    high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
+    quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
+
+    # Times
+    fetch_interval_s: float = Field(0.1, gt=0, description="A node reports at least so often")
+    node_lost_s: float = Field(3.0, gt=0, description="Silence after which a node counts as lost")
+    transfer_deadline_s: float = Field(5.0, gt=0, description="Silence after which a link is cut")
+    read_deadline_s: float = Field(10.0, gt=0, description="A storage read gives up after this")
+    done_grace_s: float = Field(
+        0.5, ge=0, description="Wait for the last blocks' storage at the end"
+    )
+    request_deadline_s: float = Field(600.0, gt=0, description="A request is given up after this")
+    max_attempts: int = Field(
+        5, ge=1, description="Attempts at a request before its client gets an error"
+    )
+    stop_s: float = Field(
+        5.0, gt=0, description="Time to stop in, after which processes are killed"
+    )
+
+    # Limits on clients
+    max_body: Bytes = Field(8 << 20, description="Longest request body")
+    max_queued: int = Field(10_000, ge=1, description="Requests that may wait in the scheduler")
+
+    # Logs
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line over environment over TOML file."""
+        file = os.environ.get(CONFIG_VARIABLE)
+        toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
+        return (init_settings, env_settings, *toml)
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        if self.mode in ("basic", "pe-only") and self.read_path not in (None, "prefill"):
+            raise ValueError(
+                f"mode {self.mode} reads on the prefill side only, but read_path is {self.read_path}; "
+                "use mode dualpath, or leave read_path out"
+            )
+        if self.mode == "basic" and self.layerwise:
+            raise ValueError(
+                "mode basic has no layerwise prefill; use mode pe-only, or leave it out"
+            )
+        if self.mode == "basic" and self.placement == "least-tokens":
+            raise ValueError(
+                "mode basic places round robin; use mode pe-only, or leave placement out"
+            )
+        if self.mode == "oracle" and self.model != "synthetic":
+            raise ValueError(
+                "mode oracle moves KV for free, which only --model synthetic can emulate"
+            )
+        return self
+
+    @property
+    def use_layerwise(self) -> bool:
+        return self.mode != "basic" if self.layerwise is None else self.layerwise
+
+    @property
+    def use_read_path(self) -> ReadPathChoice:
+        if self.read_path is not None:
+            return self.read_path
+        return "prefill" if self.mode in ("basic", "pe-only") else "adaptive"
+
+    @property
+    def use_placement(self) -> str:
+        if self.placement is not None:
+            return self.placement
+        return "round-robin" if self.mode == "basic" else "least-tokens"
+
+    @property
+    def nic_bandwidths(self) -> tuple[int | None, int | None]:
+        """(SNIC, CNIC) in bytes per second. The oracle's transfers are free: its NICs are not paced."""
+        if self.mode == "oracle":
+            return None, None
+        return self.snic_bandwidth, self.cnic_bandwidth
+
+
+def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
+    """Settings from `config` (TOML) or $DUALPATH_CONFIG, the environment, and `overrides` that are not None.
+
+    Raises ValueError with one sentence per mistake: which setting, where from, what is wrong.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if config is not None:
+        if not config.is_file():
+            raise ValueError(f"no settings file at {config}")
+        os.environ[CONFIG_VARIABLE] = str(config)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: "
+            f"{item['msg'].removeprefix('Value error, ')}"
+            for item in error.errors()
+        ]
+        raise ValueError("\n".join(lines)) from error

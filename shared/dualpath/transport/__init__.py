@@ -1,0 +1,1 @@
+"""One-sided transfers between processes, with the semantics of RDMA verbs."""

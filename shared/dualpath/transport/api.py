@@ -1,0 +1,103 @@
+"""The transport that engines, nodes and shards use; TCP is one implementation, RDMA another.
+
+A process registers memory regions; a peer that knows a region's key writes into it. A write is done when
+the peer has acknowledged that all bytes landed; its immediate data reaches the region's owner. Messages
+are small, ordered after nothing, and acknowledged once the peer's handler has taken them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from dualpath.lanes.api import Lane
+from dualpath.wire.types import Address
+
+
+class TransportError(Exception):
+    """Base; the text names the peer and what to look at."""
+
+
+class LinkError(TransportError):
+    """The link to the peer could not be made or was lost. What was under way may or may not have landed."""
+
+
+class Revoked(TransportError):
+    """The peer no longer (or never) opens this key: the request was cancelled there. The link is fine."""
+
+
+class PeerRefused(TransportError):
+    """The handshake failed: another protocol version, secret or fingerprint, or a dead incarnation."""
+
+
+class Region(Protocol):
+    """Memory that peers may write to, addressed from 0 to `nbytes`."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def resolve(self, offset: int, nbytes: int) -> Sequence[memoryview]:
+        """The writable pieces of [offset, offset + nbytes), in order. Bounds were checked before."""
+        ...
+
+    def on_write(self, imm: int) -> None:
+        """A whole write has landed. Called on the event loop; must not block or raise."""
+        ...
+
+
+MessageHandler = Callable[[Address, bytes], Awaitable[None]]
+"""Called for each message with the sender's address. Messages of one link arrive in order, one at a
+time per link: the handler should be quick, and hand long work to its own tasks. What it raises is logged
+with the peer's name and answered as a refusal; the link stays."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Endpoint(ABC):
+    """A NIC's place on the network: listens, dials, sends, receives. One event loop owns it."""
+
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """Where peers reach this endpoint; valid once started."""
+
+    @abstractmethod
+    async def start(self, on_message: MessageHandler) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every link; whatever is under way ends with LinkError."""
+
+    @abstractmethod
+    def register(self, region: Region) -> int:
+        """Open `region` to peers; the key is random, 63 bits, and never used again by this process."""
+
+    @abstractmethod
+    async def revoke(self, key: int) -> None:
+        """Close a region. When this returns, nothing writes into its memory any more: this, and no message,
+        is the proof that it may be reused. Links that do not stop within the transfer deadline are cut.
+        Revoking an unknown key does nothing."""
+
+    @abstractmethod
+    async def write(
+        self,
+        peer: Address,
+        key: int,
+        offset: int,
+        source: Sequence[Buffer],
+        *,
+        lane: Lane = Lane.LOW,
+        imm: int = 0,
+    ) -> None:
+        """Write the pieces of `source`, end to end, to [offset, …) of the peer's region.
+
+        Returns when the peer has acknowledged. Raises Revoked, LinkError, PeerRefused. Whether it returns,
+        raises or is cancelled: afterwards `source` is not read any more.
+        """
+
+    @abstractmethod
+    async def send(self, peer: Address, message: bytes, *, lane: Lane = Lane.LOW) -> None:
+        """Deliver one message (at most MAX_MESSAGE_BYTES); returns when the peer's handler has taken it.
+        Raises LinkError (then it may or may not have arrived), PeerRefused, TransportError where the
+        handler refused it."""

@@ -1,0 +1,284 @@
+"""Messages over NATS. Each subject has one receiver; a request is repeated until it is answered, so
+every handler is idempotent per (request, attempt)."""
+
+from __future__ import annotations
+
+from dualpath.wire.codec import Decoder, Message
+from dualpath.wire.types import (
+    Address,
+    Attempt,
+    AttemptStats,
+    EngineInfo,
+    EngineLoad,
+    FinishReason,
+    NodeStatus,
+    ReadPath,
+    Role,
+    Sampled,
+    Sampling,
+)
+
+SCHEDULER = "dualpath.scheduler"
+"""Subject of the scheduler: registrations, fetches, submissions, events."""
+
+
+def node_subject(node_id: str) -> str:
+    return f"dualpath.node.{node_id}"
+
+
+def gateway_subject(gateway_id: str) -> str:
+    return f"dualpath.gateway.{gateway_id}"
+
+
+# ── answers ────────────────────────────────────────────────────────────────────────────────────────
+class Ok(Message):
+    """Taken; nothing more to say."""
+
+
+class Refused(Message):
+    """Not taken; `reason` is a sentence, `code` a stable word: `capacity`, `incompatible`, `unknown`,
+    `unavailable`, `malformed`."""
+
+    reason: str
+    code: str = "unknown"
+
+
+# ── nodes and gateways → scheduler ─────────────────────────────────────────────────────────────────
+class RegisterNode(Message):
+    """Answered with Registered, or Refused with a sentence that says what differs."""
+
+    node_id: str
+    incarnation: str
+    protocol: int
+    role: Role
+    fingerprint: str
+    block_tokens: int
+    max_context: int
+    buffer_slots: int
+    engines: tuple[EngineInfo, ...]
+
+
+class RegisterGateway(Message):
+    gateway_id: str
+    incarnation: str
+    protocol: int
+    fingerprint: str
+
+
+class Registered(Message):
+    """`scheduler_incarnation` changes when the scheduler has restarted and forgotten everybody."""
+
+    scheduler_incarnation: str
+
+
+class Fetch(Message):
+    """A node's open call for work (paper §5), refreshed at least every `fetch_interval_s` and at every
+    change of load. Answered with Registered; with Refused(code="unknown") when the node must register.
+
+    `held` names the attempts that the node holds, so that both sides can drop what the other lost.
+    """
+
+    node_id: str
+    incarnation: str
+    number: int
+    engines: tuple[EngineLoad, ...]
+    read_q_tokens: int
+    status: NodeStatus
+    held: tuple[Attempt, ...] = ()
+
+
+class Submit(Message):
+    """A gateway asks for one attempt. Answered with Ok or Refused.
+
+    `prompt_tokens` counts what is to be prefilled: the client's prompt and, on a later attempt, the
+    `generated` tokens already streamed. `keys` are those of its full blocks, packed. Token ids stay at
+    the gateway (see TokenRequest).
+    """
+
+    attempt: Attempt
+    gateway_id: str
+    prompt_tokens: int
+    generated: int
+    root: bytes
+    keys: bytes
+    hit_blocks_estimate: int
+    sampling: Sampling
+    deadline_s: float
+
+
+class CancelRequest(Message):
+    """The client is gone, or the deadline has passed."""
+
+    attempt: Attempt
+    reason: str
+
+
+class SlotsReady(Message):
+    """A decode node holds DE buffer slots for the whole prompt; `region_key` opens them to a PE."""
+
+    attempt: Attempt
+    node_id: str
+    region_key: int
+
+
+class PhaseChange(Message):
+    """A node moved an attempt: `prefill`, `handoff`, `decode` or `done` (`Phase.value`)."""
+
+    attempt: Attempt
+    node_id: str
+    phase: str
+
+
+class AttemptLost(Message):
+    """A node gave an attempt up and has freed (or will free) all it held. `retry`: another attempt may
+    succeed. `code`: `preempted`, `transfer`, `storage`, `internal`, `deadline`."""
+
+    attempt: Attempt
+    node_id: str
+    code: str
+    reason: str
+    retry: bool
+
+
+class StatusRequest(Message):
+    """Answered with ClusterStatus."""
+
+
+class NodeView(Message):
+    node_id: str
+    role: Role
+    seconds_since_fetch: float
+    engines: tuple[EngineLoad, ...]
+    status: NodeStatus
+
+
+class ClusterStatus(Message):
+    scheduler: NodeStatus
+    nodes: tuple[NodeView, ...]
+    gateways: tuple[str, ...]
+    queued: int
+    running: int
+
+
+# ── scheduler → nodes ──────────────────────────────────────────────────────────────────────────────
+class AssignDecode(Message):
+    """Reserve DE slots for the whole prompt, then say SlotsReady. HBM is promised, not allocated."""
+
+    attempt: Attempt
+    gateway_id: str
+    engine: int
+    prompt_tokens: int
+    generated: int
+    root: bytes
+    keys: bytes
+    sampling: Sampling
+    deadline_s: float
+
+
+class LoadDecode(Message):
+    """The DE's share of the read: blocks [start, stop) of the prompt into its slots, then LoadDone over
+    the data link to `prefill`. Sent also when the share is empty."""
+
+    attempt: Attempt
+    prefill: Address
+    start_block: int
+    stop_block: int
+
+
+class AssignPrefill(Message):
+    """Read blocks [start, stop) on the PE side, prefill, hand over to `decode`.
+
+    `hit_blocks` is the end of what both sides together try to read. `prefill_keys` are the keys of the
+    PE's own share, packed.
+    """
+
+    attempt: Attempt
+    gateway_id: str
+    engine: int
+    prompt_tokens: int
+    generated: int
+    sampling: Sampling
+    read_path: ReadPath
+    hit_blocks: int
+    start_block: int
+    stop_block: int
+    prefill_keys: bytes
+    decode: Address
+    decode_node: str
+    region_key: int
+    deadline_s: float
+
+
+class Abort(Message):
+    """Stop working on an attempt and free what it holds. Unknown attempts are answered Ok."""
+
+    attempt: Attempt
+    reason: str
+
+
+# ── → gateway ──────────────────────────────────────────────────────────────────────────────────────
+class TokenRequest(Message):
+    """A prefill node asks for ids [start, stop) of an attempt's prompt. Answered with TokenPage (which
+    may hold fewer: ask again from where it ends) or Refused."""
+
+    attempt: Attempt
+    start: int
+    stop: int
+
+
+class TokenPage(Message):
+    start: int
+    token_ids: bytes
+
+
+class TokenEvent(Message):
+    """Generated tokens of one attempt. `index` counts generated tokens of the *request* from 0, so the
+    gateway can drop what it has and see what it misses. `finish` and `stats` come with the last."""
+
+    attempt: Attempt
+    index: int
+    tokens: tuple[Sampled, ...]
+    finish: FinishReason | None = None
+    stats: AttemptStats | None = None
+
+
+class TokenEvents(Message):
+    """All that a node has for one gateway at one moment. Not answered: see TokenAck."""
+
+    node_id: str
+    events: tuple[TokenEvent, ...]
+
+
+class TokenAck(Message):
+    """Gateway → decode node: everything below `next_index` has arrived; `finished`: the finish too.
+    A decode node sends again what stays unacknowledged."""
+
+    attempt: Attempt
+    next_index: int
+    finished: bool = False
+
+
+class AttemptOver(Message):
+    """Scheduler → gateway: this attempt is lost. With `retry` the gateway submits the next one from
+    what it has streamed; else the client gets an error. Answered with Ok."""
+
+    attempt: Attempt
+    code: str
+    reason: str
+    retry: bool
+
+
+to_scheduler = Decoder(
+    RegisterNode,
+    RegisterGateway,
+    Fetch,
+    Submit,
+    CancelRequest,
+    SlotsReady,
+    PhaseChange,
+    AttemptLost,
+    StatusRequest,
+)
+to_node = Decoder(AssignDecode, LoadDecode, AssignPrefill, Abort, TokenAck)
+to_gateway = Decoder(TokenRequest, TokenEvents, AttemptOver)
+answer = Decoder(Ok, Refused, Registered, TokenPage, ClusterStatus)

@@ -1,0 +1,56 @@
+"""Messages over the link between a PE and a DE. The PE drives; the DE is memory that also pushes.
+
+Order: DE → LoadDone; then per chunk and layer: PE → Grant, DE → one-sided write into the PE's ring;
+PE → one-sided write into the DE's slots; at the end PE → PrefillDone. Either may say LinkAbort.
+"""
+
+from __future__ import annotations
+
+from dualpath.wire.codec import Decoder, Message
+from dualpath.wire.types import Attempt, AttemptStats, Sampled
+
+
+class LoadDone(Message):
+    """The DE's share of the read has ended: `blocks` of it, counted from its start, are there and right."""
+
+    attempt: Attempt
+    blocks: int
+    bytes_read: int
+    seconds: float
+
+
+class Grant(Message):
+    """A credit: push rows [start, stop) of `layer` to `ring_key` at `ring_offset`, contiguous. The write
+    carries `imm` as its immediate data."""
+
+    attempt: Attempt
+    layer: int
+    start: int
+    stop: int
+    ring_key: int
+    ring_offset: int
+    imm: int
+
+
+class PrefillDone(Message):
+    """All KV of the prompt is in the DE's slots. The DE owns the stream from here on.
+
+    `first` is the sampled token (already published by the PE), `tail` the prompt's ids after its last
+    full block, packed. Blocks from `hit_tokens` on are new and go to storage.
+    """
+
+    attempt: Attempt
+    first: Sampled
+    hit_tokens: int
+    tail: bytes
+    stats: AttemptStats
+
+
+class LinkAbort(Message):
+    """The sender has given this attempt up."""
+
+    attempt: Attempt
+    reason: str
+
+
+link = Decoder(LoadDone, Grant, PrefillDone, LinkAbort)

@@ -1,0 +1,120 @@
+"""Messages between a node (or gateway) and a storage shard, over the same transport as KV bytes.
+
+A read is answered by one-sided writes of the shard into the client's region, then ReadDone. A write
+asks for room (WriteOpen → WriteReady), writes one-sided into it, then says WriteCommit → WriteDone.
+`op` is chosen by the client and unique among its open calls. `namespace` is fingerprint and block size.
+"""
+
+from __future__ import annotations
+
+from dualpath.wire.codec import Decoder, Message
+
+FOUND, ABSENT, CORRUPT, FAILED = 0, 1, 2, 3
+"""What became of one block of a read: three different kinds of no."""
+
+STORED, EXISTS, NOT_STORED = 0, 1, 2
+"""What became of one block of a write; NOT_STORED where the shard has no room or no disk."""
+
+
+class Namespace(Message):
+    fingerprint: str
+    block_bytes: int
+
+
+class Match(Message):
+    """Which of these keys are there? With `lease_s` > 0 they stay at least so long."""
+
+    op: int
+    namespace: Namespace
+    keys: bytes
+    lease_s: float = 0.0
+
+
+class MatchDone(Message):
+    """`present[i]` is 1 where key i is stored; `lease` is 0 where none was asked for."""
+
+    op: int
+    present: bytes
+    lease: int = 0
+
+
+class Release(Message):
+    """End a lease early. Not answered."""
+
+    lease: int
+
+
+class Read(Message):
+    """Write block i to the client's region `region_key` at `offsets[i]`. `deadline_s` from receipt."""
+
+    op: int
+    namespace: Namespace
+    keys: bytes
+    region_key: int
+    offsets: tuple[int, ...]
+    deadline_s: float
+
+
+class ReadDone(Message):
+    """Sent after the last write of the read was acknowledged. `checksums` are 16 bytes a block, of the
+    bytes as they were written to disk; the client verifies them against what it received."""
+
+    op: int
+    statuses: bytes
+    checksums: bytes
+
+
+class CancelRead(Message):
+    """Stop writing; answered with ReadDone as if finished."""
+
+    op: int
+
+
+class WriteOpen(Message):
+    op: int
+    namespace: Namespace
+    keys: bytes
+    checksums: bytes
+
+
+class WriteReady(Message):
+    """Write block i to the shard's region at `offsets[i]`; −1 where it exists already or has no room
+    (`statuses[i]` says which; STORED there means: send it)."""
+
+    op: int
+    region_key: int
+    offsets: tuple[int, ...]
+    statuses: bytes
+
+
+class WriteCommit(Message):
+    op: int
+
+
+class WriteDone(Message):
+    """`statuses[i]`: STORED once the block is readable."""
+
+    op: int
+    statuses: bytes
+
+
+class StoreRefused(Message):
+    """The shard cannot do this; `reason` is a sentence."""
+
+    op: int
+    reason: str
+
+
+class StatRequest(Message):
+    op: int
+
+
+class StatDone(Message):
+    op: int
+    blocks: int
+    nbytes: int
+    counters: dict[str, int]
+
+
+to_shard = Decoder(Match, Release, Read, CancelRead, WriteOpen, WriteCommit, StatRequest)
+to_client = Decoder(MatchDone, ReadDone, WriteReady, WriteDone, StoreRefused, StatDone)

@@ -1,0 +1,118 @@
+"""Values that several messages carry."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["prefill", "decode"]
+ReadPath = Literal["prefill", "decode", "split", "none"]
+FinishReason = Literal["stop", "length"]
+
+
+class Value(msgspec.Struct, frozen=True):
+    """Base of what is only ever part of a message."""
+
+
+class Attempt(Value):
+    """Which try at which request. What belongs to an older attempt is dropped."""
+
+    request_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.request_id}#{self.number}"
+
+
+class Address(Value):
+    """Where an engine's or node's transport endpoint listens, and which life of it is meant."""
+
+    endpoint_id: str
+    incarnation: str
+    host: str
+    port: int
+
+
+class Sampling(Value):
+    """How tokens are chosen: a pure function of this, the token's index and the logits.
+
+    `seed` is always set (the gateway draws one where the client did not), so that a second attempt
+    samples the same tokens. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off. `top_logprobs`
+    None: no log-probabilities; n: that of the chosen token and of the n best.
+    """
+
+    max_tokens: int
+    seed: int
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_ids: tuple[int, ...] = ()
+    """Ids that end generation: the model's EOS (unless ignored) and the client's stop ids."""
+    top_logprobs: int | None = None
+
+
+class Sampled(Value):
+    """One generated token; `top` holds (id, log-probability) of the best, best first."""
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class AttemptStats(Value):
+    """How an attempt was served (the Explain object and the usage figures)."""
+
+    prefill_node: str = ""
+    decode_node: str = ""
+    read_path: ReadPath = "none"
+    hit_tokens: int = 0
+    prefill_bytes_read: int = 0
+    decode_bytes_read: int = 0
+    timings_s: dict[str, float] = {}
+    """Phase name (`Phase.value`) → seconds spent in it."""
+
+
+class EngineInfo(Value):
+    """An engine as its node registers it. `index` counts within the node."""
+
+    index: int
+    address: Address
+    hbm_tokens: int
+
+
+class EngineLoad(Value):
+    """Load of one engine (paper §5): unfinished requests, and their tokens in total."""
+
+    index: int
+    seq: int
+    tok: int
+    hbm_free_tokens: int
+
+
+class PoolUse(Value):
+    """Use of one pool of the node; units are in the name (`de_slots`, `hbm_bytes_0`, …)."""
+
+    name: str
+    used: int
+    total: int
+    waiting: int = 0
+
+
+class NicBytes(Value):
+    """Bytes that a NIC moved since start. `direction` is `tx` or `rx`."""
+
+    nic: str
+    lane: str
+    direction: str
+    nbytes: int
+
+
+class NodeStatus(Value):
+    """What `dualpath status` shows of one process."""
+
+    pools: tuple[PoolUse, ...] = ()
+    nics: tuple[NicBytes, ...] = ()
+    read_q_tokens: int = 0
+    counters: dict[str, int] = {}
