@@ -31,11 +31,11 @@ def gateway_subject(gateway_id: str) -> str:
 
 
 # ── answers ────────────────────────────────────────────────────────────────────────────────────────
-class Ok(Message):
+class Ok(Message, frozen=True):
     """Taken; nothing more to say."""
 
 
-class Refused(Message):
+class Refused(Message, frozen=True):
     """Not taken; `reason` is a sentence, `code` a stable word: `capacity`, `incompatible`, `unknown`,
     `unavailable`, `malformed`."""
 
@@ -44,7 +44,7 @@ class Refused(Message):
 
 
 # ── nodes and gateways → scheduler ─────────────────────────────────────────────────────────────────
-class RegisterNode(Message):
+class RegisterNode(Message, frozen=True):
     """Answered with Registered, or Refused with a sentence that says what differs."""
 
     node_id: str
@@ -58,20 +58,20 @@ class RegisterNode(Message):
     engines: tuple[EngineInfo, ...]
 
 
-class RegisterGateway(Message):
+class RegisterGateway(Message, frozen=True):
     gateway_id: str
     incarnation: str
     protocol: int
     fingerprint: str
 
 
-class Registered(Message):
+class Registered(Message, frozen=True):
     """`scheduler_incarnation` changes when the scheduler has restarted and forgotten everybody."""
 
     scheduler_incarnation: str
 
 
-class Fetch(Message):
+class Fetch(Message, frozen=True):
     """A node's open call for work (paper §5), refreshed at least every `fetch_interval_s` and at every
     change of load. Answered with Registered; with Refused(code="unknown") when the node must register.
 
@@ -87,7 +87,7 @@ class Fetch(Message):
     held: tuple[Attempt, ...] = ()
 
 
-class Submit(Message):
+class Submit(Message, frozen=True):
     """A gateway asks for one attempt. Answered with Ok or Refused.
 
     `prompt_tokens` counts what is to be prefilled: the client's prompt and, on a later attempt, the
@@ -106,14 +106,14 @@ class Submit(Message):
     deadline_s: float
 
 
-class CancelRequest(Message):
+class CancelRequest(Message, frozen=True):
     """The client is gone, or the deadline has passed."""
 
     attempt: Attempt
     reason: str
 
 
-class SlotsReady(Message):
+class SlotsReady(Message, frozen=True):
     """A decode node holds DE buffer slots for the whole prompt; `region_key` opens them to a PE."""
 
     attempt: Attempt
@@ -121,7 +121,7 @@ class SlotsReady(Message):
     region_key: int
 
 
-class PhaseChange(Message):
+class PhaseChange(Message, frozen=True):
     """A node moved an attempt: `prefill`, `handoff`, `decode` or `done` (`Phase.value`)."""
 
     attempt: Attempt
@@ -129,7 +129,7 @@ class PhaseChange(Message):
     phase: str
 
 
-class AttemptLost(Message):
+class AttemptLost(Message, frozen=True):
     """A node gave an attempt up and has freed (or will free) all it held. `retry`: another attempt may
     succeed. `code`: `preempted`, `transfer`, `storage`, `internal`, `deadline`."""
 
@@ -140,11 +140,11 @@ class AttemptLost(Message):
     retry: bool
 
 
-class StatusRequest(Message):
+class StatusRequest(Message, frozen=True):
     """Answered with ClusterStatus."""
 
 
-class NodeView(Message):
+class NodeView(Message, frozen=True):
     node_id: str
     role: Role
     seconds_since_fetch: float
@@ -152,7 +152,7 @@ class NodeView(Message):
     status: NodeStatus
 
 
-class ClusterStatus(Message):
+class ClusterStatus(Message, frozen=True):
     scheduler: NodeStatus
     nodes: tuple[NodeView, ...]
     gateways: tuple[str, ...]
@@ -161,7 +161,7 @@ class ClusterStatus(Message):
 
 
 # ── scheduler → nodes ──────────────────────────────────────────────────────────────────────────────
-class AssignDecode(Message):
+class AssignDecode(Message, frozen=True):
     """Reserve DE slots for the whole prompt, then say SlotsReady. HBM is promised, not allocated."""
 
     attempt: Attempt
@@ -175,7 +175,7 @@ class AssignDecode(Message):
     deadline_s: float
 
 
-class LoadDecode(Message):
+class LoadDecode(Message, frozen=True):
     """The DE's share of the read: blocks [start, stop) of the prompt into its slots, then LoadDone over
     the data link to `prefill`. Sent also when the share is empty."""
 
@@ -185,11 +185,11 @@ class LoadDecode(Message):
     stop_block: int
 
 
-class AssignPrefill(Message):
+class AssignPrefill(Message, frozen=True):
     """Read blocks [start, stop) on the PE side, prefill, hand over to `decode`.
 
-    `hit_blocks` is the end of what both sides together try to read. `prefill_keys` are the keys of the
-    PE's own share, packed.
+    `hit_blocks` is the end of what both sides together try to read. `keys` are those of the whole prompt's
+    full blocks, packed, and `root` the parent of the first.
     """
 
     attempt: Attempt
@@ -202,14 +202,15 @@ class AssignPrefill(Message):
     hit_blocks: int
     start_block: int
     stop_block: int
-    prefill_keys: bytes
+    root: bytes
+    keys: bytes
     decode: Address
     decode_node: str
     region_key: int
     deadline_s: float
 
 
-class Abort(Message):
+class Abort(Message, frozen=True):
     """Stop working on an attempt and free what it holds. Unknown attempts are answered Ok."""
 
     attempt: Attempt
@@ -217,7 +218,7 @@ class Abort(Message):
 
 
 # ── → gateway ──────────────────────────────────────────────────────────────────────────────────────
-class TokenRequest(Message):
+class TokenRequest(Message, frozen=True):
     """A prefill node asks for ids [start, stop) of an attempt's prompt. Answered with TokenPage (which
     may hold fewer: ask again from where it ends) or Refused."""
 
@@ -226,12 +227,12 @@ class TokenRequest(Message):
     stop: int
 
 
-class TokenPage(Message):
+class TokenPage(Message, frozen=True):
     start: int
     token_ids: bytes
 
 
-class TokenEvent(Message):
+class TokenEvent(Message, frozen=True):
     """Generated tokens of one attempt. `index` counts generated tokens of the *request* from 0, so the
     gateway can drop what it has and see what it misses. `finish` and `stats` come with the last."""
 
@@ -242,14 +243,14 @@ class TokenEvent(Message):
     stats: AttemptStats | None = None
 
 
-class TokenEvents(Message):
+class TokenEvents(Message, frozen=True):
     """All that a node has for one gateway at one moment. Not answered: see TokenAck."""
 
     node_id: str
     events: tuple[TokenEvent, ...]
 
 
-class TokenAck(Message):
+class TokenAck(Message, frozen=True):
     """Gateway → decode node: everything below `next_index` has arrived; `finished`: the finish too.
     A decode node sends again what stays unacknowledged."""
 
@@ -258,7 +259,7 @@ class TokenAck(Message):
     finished: bool = False
 
 
-class AttemptOver(Message):
+class AttemptOver(Message, frozen=True):
     """Scheduler → gateway: this attempt is lost. With `retry` the gateway submits the next one from
     what it has streamed; else the client gets an error. Answered with Ok."""
 

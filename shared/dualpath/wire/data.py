@@ -10,7 +10,7 @@ from dualpath.wire.codec import Decoder, Message
 from dualpath.wire.types import Attempt, AttemptStats, Sampled
 
 
-class LoadDone(Message):
+class LoadDone(Message, frozen=True):
     """The DE's share of the read has ended: `blocks` of it, counted from its start, are there and right."""
 
     attempt: Attempt
@@ -19,7 +19,7 @@ class LoadDone(Message):
     seconds: float
 
 
-class Grant(Message):
+class Grant(Message, frozen=True):
     """A credit: push rows [start, stop) of `layer` to `ring_key` at `ring_offset`, contiguous. The write
     carries `imm` as its immediate data."""
 
@@ -32,7 +32,7 @@ class Grant(Message):
     imm: int
 
 
-class PrefillDone(Message):
+class PrefillDone(Message, frozen=True):
     """All KV of the prompt is in the DE's slots. The DE owns the stream from here on.
 
     `first` is the sampled token (already published by the PE), `tail` the prompt's ids after its last
@@ -46,7 +46,7 @@ class PrefillDone(Message):
     stats: AttemptStats
 
 
-class LinkAbort(Message):
+class LinkAbort(Message, frozen=True):
     """The sender has given this attempt up."""
 
     attempt: Attempt

@@ -16,12 +16,12 @@ STORED, EXISTS, NOT_STORED = 0, 1, 2
 """What became of one block of a write; NOT_STORED where the shard has no room or no disk."""
 
 
-class Namespace(Message):
+class Namespace(Message, frozen=True):
     fingerprint: str
     block_bytes: int
 
 
-class Match(Message):
+class Match(Message, frozen=True):
     """Which of these keys are there? With `lease_s` > 0 they stay at least so long."""
 
     op: int
@@ -30,7 +30,7 @@ class Match(Message):
     lease_s: float = 0.0
 
 
-class MatchDone(Message):
+class MatchDone(Message, frozen=True):
     """`present[i]` is 1 where key i is stored; `lease` is 0 where none was asked for."""
 
     op: int
@@ -38,13 +38,13 @@ class MatchDone(Message):
     lease: int = 0
 
 
-class Release(Message):
+class Release(Message, frozen=True):
     """End a lease early. Not answered."""
 
     lease: int
 
 
-class Read(Message):
+class Read(Message, frozen=True):
     """Write block i to the client's region `region_key` at `offsets[i]`. `deadline_s` from receipt."""
 
     op: int
@@ -55,7 +55,7 @@ class Read(Message):
     deadline_s: float
 
 
-class ReadDone(Message):
+class ReadDone(Message, frozen=True):
     """Sent after the last write of the read was acknowledged. `checksums` are 16 bytes a block, of the
     bytes as they were written to disk; the client verifies them against what it received."""
 
@@ -64,20 +64,20 @@ class ReadDone(Message):
     checksums: bytes
 
 
-class CancelRead(Message):
+class CancelRead(Message, frozen=True):
     """Stop writing; answered with ReadDone as if finished."""
 
     op: int
 
 
-class WriteOpen(Message):
+class WriteOpen(Message, frozen=True):
     op: int
     namespace: Namespace
     keys: bytes
     checksums: bytes
 
 
-class WriteReady(Message):
+class WriteReady(Message, frozen=True):
     """Write block i to the shard's region at `offsets[i]`; −1 where it exists already or has no room
     (`statuses[i]` says which; STORED there means: send it)."""
 
@@ -87,29 +87,29 @@ class WriteReady(Message):
     statuses: bytes
 
 
-class WriteCommit(Message):
+class WriteCommit(Message, frozen=True):
     op: int
 
 
-class WriteDone(Message):
+class WriteDone(Message, frozen=True):
     """`statuses[i]`: STORED once the block is readable."""
 
     op: int
     statuses: bytes
 
 
-class StoreRefused(Message):
+class StoreRefused(Message, frozen=True):
     """The shard cannot do this; `reason` is a sentence."""
 
     op: int
     reason: str
 
 
-class StatRequest(Message):
+class StatRequest(Message, frozen=True):
     op: int
 
 
-class StatDone(Message):
+class StatDone(Message, frozen=True):
     op: int
     blocks: int
     nbytes: int

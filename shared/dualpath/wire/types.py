@@ -15,7 +15,7 @@ class Value(msgspec.Struct, frozen=True):
     """Base of what is only ever part of a message."""
 
 
-class Attempt(Value):
+class Attempt(Value, frozen=True):
     """Which try at which request. What belongs to an older attempt is dropped."""
 
     request_id: str
@@ -25,7 +25,7 @@ class Attempt(Value):
         return f"{self.request_id}#{self.number}"
 
 
-class Address(Value):
+class Address(Value, frozen=True):
     """Where an engine's or node's transport endpoint listens, and which life of it is meant."""
 
     endpoint_id: str
@@ -34,7 +34,7 @@ class Address(Value):
     port: int
 
 
-class Sampling(Value):
+class Sampling(Value, frozen=True):
     """How tokens are chosen: a pure function of this, the token's index and the logits.
 
     `seed` is always set (the gateway draws one where the client did not), so that a second attempt
@@ -53,7 +53,7 @@ class Sampling(Value):
     top_logprobs: int | None = None
 
 
-class Sampled(Value):
+class Sampled(Value, frozen=True):
     """One generated token; `top` holds (id, log-probability) of the best, best first."""
 
     token_id: int
@@ -61,7 +61,7 @@ class Sampled(Value):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class AttemptStats(Value):
+class AttemptStats(Value, frozen=True):
     """How an attempt was served (the Explain object and the usage figures)."""
 
     prefill_node: str = ""
@@ -74,7 +74,7 @@ class AttemptStats(Value):
     """Phase name (`Phase.value`) → seconds spent in it."""
 
 
-class EngineInfo(Value):
+class EngineInfo(Value, frozen=True):
     """An engine as its node registers it. `index` counts within the node."""
 
     index: int
@@ -82,7 +82,7 @@ class EngineInfo(Value):
     hbm_tokens: int
 
 
-class EngineLoad(Value):
+class EngineLoad(Value, frozen=True):
     """Load of one engine (paper §5): unfinished requests, and their tokens in total."""
 
     index: int
@@ -91,7 +91,7 @@ class EngineLoad(Value):
     hbm_free_tokens: int
 
 
-class PoolUse(Value):
+class PoolUse(Value, frozen=True):
     """Use of one pool of the node; units are in the name (`de_slots`, `hbm_bytes_0`, …)."""
 
     name: str
@@ -100,7 +100,7 @@ class PoolUse(Value):
     waiting: int = 0
 
 
-class NicBytes(Value):
+class NicBytes(Value, frozen=True):
     """Bytes that a NIC moved since start. `direction` is `tx` or `rx`."""
 
     nic: str
@@ -109,7 +109,7 @@ class NicBytes(Value):
     nbytes: int
 
 
-class NodeStatus(Value):
+class NodeStatus(Value, frozen=True):
     """What `dualpath status` shows of one process."""
 
     pools: tuple[PoolUse, ...] = ()
