@@ -1,6 +1,6 @@
 """Policies behind interfaces, found by name in `dualpath.policy.registry` (paper §5).
 
-Engines are named by (node id, index). A policy sees numbers only; it neither waits nor sends.
+Engines are named by (node id, number). A policy sees numbers only; it neither waits nor sends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 class EngineId(NamedTuple):
     node_id: str
-    index: int
+    number: int
 
 
 @dataclass(frozen=True)

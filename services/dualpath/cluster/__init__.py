@@ -1,0 +1,1 @@
+"""A local cluster: start, watch, stop its processes."""

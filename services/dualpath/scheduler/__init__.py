@@ -1,0 +1,1 @@
+"""The central scheduler: queues, placement, read paths, liveness."""

@@ -1,0 +1,1 @@
+"""Structured logs, metrics, and the port that shows them."""
