@@ -1,0 +1,224 @@
+"""Host memory in slots of one Full Block each (PE buffer, DE buffer), and regions over it."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from dualpath.blocks import KVGeometry
+from dualpath.memory.slots import SlotPool
+from dualpath.wire.types import PoolUse
+
+PAGE_BYTES = 4096
+
+
+def slot_stride(slot_bytes: int) -> int:
+    """Bytes that a slot of `slot_bytes` occupies: slots begin on pages, as direct I/O and RDMA want it."""
+    return -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def slots_in(buffer_bytes: int, slot_bytes: int) -> int:
+    """How many slots fit into a buffer of so many bytes."""
+    return buffer_bytes // slot_stride(slot_bytes)
+
+
+class Arena:
+    """`slots` slots of `slot_bytes` in one memfd (so that another process can map them by offset).
+
+    Belongs to one event loop. Slots are owned by whoever acquired them until `release`; of those, the last
+    `reserved` can only be had from `take_reserved`.
+    """
+
+    def __init__(self, name: str, slot_bytes: int, slots: int, reserved: int = 0) -> None:
+        if slot_bytes < 1 or slots < 1:
+            raise ValueError(
+                f"arena {name} would have {slots} slots of {slot_bytes} bytes; it needs at least one of one byte"
+            )
+        self.name = name
+        self.slot_bytes = slot_bytes
+        self._pool = SlotPool(slots, reserved)
+        self._tickets = count()
+        self._waiters: dict[object, asyncio.Future[list[int]]] = {}
+        self._stride = slot_stride(slot_bytes)
+        self._fd = os.memfd_create(f"dualpath-{name}", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._fd, self._stride * slots)
+            self._memory = memoryview(mmap.mmap(self._fd, self._stride * slots))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._closed = False
+
+    @property
+    def total(self) -> int:
+        return self._pool.total
+
+    @property
+    def fd(self) -> int:
+        """The memfd; slot s begins at `s · slot_stride(slot_bytes)`. Stays the arena's."""
+        return self._fd
+
+    async def acquire(self, n: int) -> list[int]:
+        """Wait for `n` slots, first come first served, all or nothing (none are waited for where n is 0).
+
+        The caller owns what is returned; a cancelled call owns nothing. Raises ValueError where the arena can
+        never give so many.
+        """
+        if n == 0:
+            return []
+        ticket = next(self._tickets)
+        self._pool.enqueue(ticket, n)
+        granted: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = granted
+        self._serve()
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self._pool.release(granted.result())
+            self._pool.cancel(ticket)
+            self._waiters.pop(ticket, None)
+            self._serve()
+            raise
+
+    def take_reserved(self) -> int | None:
+        """A write-back slot, or None where all are taken; never waits."""
+        return self._pool.take_reserved()
+
+    def release(self, slots: Iterable[int]) -> None:
+        """Give slots back and serve who waits. Only when nobody reads or writes them any more. Raises
+        ValueError where one of them is not taken."""
+        self._pool.release(slots)
+        self._serve()
+
+    def _serve(self) -> None:
+        while granted := self._pool.grants():
+            for ticket, slots in granted:
+                waiter = self._waiters.pop(ticket)
+                if waiter.done():
+                    # Cancelled in this turn of the loop, and not yet woken to leave the queue.
+                    self._pool.release(slots)
+                else:
+                    waiter.set_result(slots)
+
+    def view(self, slot: int) -> memoryview:
+        """The slot's bytes: writable, format "B", `slot_bytes` long."""
+        if not 0 <= slot < self._pool.total:
+            raise ValueError(f"arena {self.name} has no slot {slot}; it has {self._pool.total}")
+        start = slot * self._stride
+        return self._memory[start : start + self.slot_bytes]
+
+    def pool_use(self) -> PoolUse:
+        pool = self._pool
+        return PoolUse(self.name, pool.used, pool.total, pool.waiting)
+
+    def reserved_use(self) -> PoolUse:
+        """Use of the reserve alone, as `<name>_reserved`."""
+        pool = self._pool
+        return PoolUse(f"{self.name}_reserved", pool.reserved_used, pool.reserved)
+
+    def close(self) -> None:
+        """Cancel who waits and drop the memory. It is unmapped once the last view of it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        for waiter in self._waiters.values():
+            waiter.cancel()
+        self._memory.release()
+        os.close(self._fd)
+
+
+def ignore(imm: int) -> None:
+    """For regions whose owner need not know what has landed."""
+
+
+class SlotRegion:
+    """A request's slots as one region, addressed layer-major: `[layers, capacity, row]` (see
+    `KVGeometry.flat_offset`), with capacity = slots · block_tokens.
+
+    Block b of the request is in `slots[b]`, as a Full Block. The slots stay their owner's.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        slots: Sequence[int],
+        geometry: KVGeometry,
+        on_write: Callable[[int], None] = ignore,
+    ) -> None:
+        if arena.slot_bytes < geometry.full_block_bytes:
+            raise ValueError(
+                f"slots of {arena.slot_bytes} bytes cannot hold Full Blocks of {geometry.full_block_bytes}"
+            )
+        self.geometry = geometry
+        self.capacity_tokens = len(slots) * geometry.block_tokens
+        self._views = [arena.view(slot) for slot in slots]
+        self._on_write = on_write
+        self._layer_starts = [self.capacity_tokens * start for start in geometry.row_starts]
+
+    @property
+    def nbytes(self) -> int:
+        return self._layer_starts[-1]
+
+    def on_write(self, imm: int) -> None:
+        self._on_write(imm)
+
+    def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
+        """The pieces of [offset, offset + nbytes), one per layer and block that it touches."""
+        end = offset + nbytes
+        if nbytes < 0 or offset < 0 or end > self.nbytes:
+            raise ValueError(
+                f"bytes [{offset}, {end}) lie outside of this region of {self.nbytes} bytes"
+            )
+        pieces: list[memoryview] = []
+        layer = bisect_right(self._layer_starts, offset) - 1
+        while offset < end:
+            start, next_start = self._layer_starts[layer], self._layer_starts[layer + 1]
+            stop = min(end, next_start)
+            self._collect(pieces, layer, offset - start, stop - start)
+            offset, layer = stop, layer + 1
+        return pieces
+
+    def rows(self, layer: int, start: int, stop: int) -> list[memoryview]:
+        """The pieces that hold tokens [start, stop) of one layer, in order."""
+        if not 0 <= start <= stop <= self.capacity_tokens:
+            raise ValueError(
+                f"tokens [{start}, {stop}) lie outside of this region of {self.capacity_tokens} tokens"
+            )
+        row = self.geometry.row_bytes[layer]
+        pieces: list[memoryview] = []
+        self._collect(pieces, layer, start * row, stop * row)
+        return pieces
+
+    def _collect(self, pieces: list[memoryview], layer: int, start: int, stop: int) -> None:
+        """Append the pieces of bytes [start, stop) of a layer `[capacity, row]`."""
+        base = self.geometry.layer_offset(layer)
+        size = self.geometry.block_tokens * self.geometry.row_bytes[layer]
+        block, within = divmod(start, size)
+        left = stop - start
+        while left > 0:
+            n = min(size - within, left)
+            pieces.append(self._views[block][base + within : base + within + n])
+            block, within, left = block + 1, 0, left - n
+
+
+class BufferRegion:
+    """A region over one piece of memory; the memory stays its owner's."""
+
+    def __init__(self, view: memoryview, on_write: Callable[[int], None] = ignore) -> None:
+        self._view = view
+        self._on_write = on_write
+
+    @property
+    def nbytes(self) -> int:
+        return self._view.nbytes
+
+    def on_write(self, imm: int) -> None:
+        self._on_write(imm)
+
+    def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
+        return [self._view[offset : offset + nbytes]]
