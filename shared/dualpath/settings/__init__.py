@@ -1,19 +1,25 @@
 """All settings of a cluster, from a TOML file, `DUALPATH_…` variables and the command line."""
 
 from dualpath.settings.settings import (
+    CONFIG_VARIABLE,
+    ENV_PREFIX,
     Mode,
     ReadPathChoice,
     Settings,
     SyntheticProfile,
+    dump_settings,
     load_settings,
 )
 from dualpath.settings.units import parse_bytes, parse_rate
 
 __all__ = [
+    "CONFIG_VARIABLE",
+    "ENV_PREFIX",
     "Mode",
     "ReadPathChoice",
     "Settings",
     "SyntheticProfile",
+    "dump_settings",
     "load_settings",
     "parse_bytes",
     "parse_rate",

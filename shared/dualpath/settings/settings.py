@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
+    JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from dualpath.settings.mistakes import file_mistake, sentence, unknown_variables
 from dualpath.settings.units import parse_bytes, parse_rate
 
 Mode = Literal["basic", "pe-only", "dualpath", "oracle"]
@@ -21,8 +31,14 @@ ReadPathChoice = Literal["adaptive", "prefill", "decode", "split", "round-robin"
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+ENV_PREFIX = "DUALPATH_"
+
 CONFIG_VARIABLE = "DUALPATH_CONFIG"
-"""Names the TOML file that is read where the command line names none."""
+"""Names the file that is read where the command line names none: TOML, or JSON where it ends in .json."""
+
+_config: ContextVar[Path | None] = ContextVar("settings file", default=None)
 
 
 class SyntheticProfile(BaseModel, extra="forbid"):
@@ -46,7 +62,7 @@ class Settings(BaseSettings):
     """Settings of a cluster. Sizes take `512MiB`, rates `50MB/s` or `400Gbps`; times are in seconds."""
 
     model_config = SettingsConfigDict(
-        env_prefix="DUALPATH_", env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     # What is served
@@ -90,7 +106,7 @@ class Settings(BaseSettings):
     # Addresses and identity
     host: str = Field("127.0.0.1", description="Address to bind to and to announce")
     port: int = Field(8000, ge=0, le=65535, description="The gateway's port; 0: any free one")
-    home: Path = Field(
+    home: AbsolutePath = Field(
         default_factory=lambda: (
             Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "dualpath"
         ),
@@ -138,6 +154,11 @@ class Settings(BaseSettings):
     max_attempts: int = Field(
         5, ge=1, description="Attempts at a request before its client gets an error"
     )
+    start_s: float = Field(
+        300.0,
+        gt=0,
+        description="Time for a process to become ready in, after which the start fails",
+    )
     stop_s: float = Field(
         5.0, gt=0, description="Time to stop in, after which processes are killed"
     )
@@ -149,6 +170,9 @@ class Settings(BaseSettings):
     # Logs
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_bytes: Bytes = Field(
+        64 << 20, description="A log file that grows to this is begun anew; the one before is kept"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -159,10 +183,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line over environment over TOML file."""
-        file = os.environ.get(CONFIG_VARIABLE)
-        toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
-        return (init_settings, env_settings, *toml)
+        """Command line over environment over file."""
+        path = _config.get()
+        if path is None:
+            return (init_settings, env_settings)
+        kind = JsonConfigSettingsSource if path.suffix == ".json" else TomlConfigSettingsSource
+        return (init_settings, env_settings, kind(settings_cls, path))
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
@@ -182,6 +208,16 @@ class Settings(BaseSettings):
         if self.mode == "oracle" and self.model != "synthetic":
             raise ValueError(
                 "mode oracle moves KV for free, which only --model synthetic can emulate"
+            )
+        if self.nats_url is None and (self.nats_user or self.nats_password):
+            raise ValueError(
+                "nats_user and nats_password are for a server of your own; set nats_url too, or leave "
+                "them out: a server that the cluster starts gets its own"
+            )
+        if self.port and self.port + self.gateways - 1 > 65535:
+            raise ValueError(
+                f"{self.gateways} gateways from port {self.port} on need ports above 65535; "
+                "choose a lower port, or 0 for any free ones"
             )
         return self
 
@@ -210,21 +246,28 @@ class Settings(BaseSettings):
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
-    """Settings from `config` (TOML) or $DUALPATH_CONFIG, the environment, and `overrides` that are not None.
+    """Settings from `config` or the file that $DUALPATH_CONFIG names, the environment, and `overrides`
+    that are not None.
 
     Raises ValueError with one sentence per mistake: which setting, where from, what is wrong.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
-    if config is not None:
-        if not config.is_file():
-            raise ValueError(f"no settings file at {config}")
-        os.environ[CONFIG_VARIABLE] = str(config)
+    if config is None and (named := os.environ.get(CONFIG_VARIABLE)):
+        config = Path(named)
+    if mistakes := unknown_variables(os.environ, ENV_PREFIX, [*Settings.model_fields, "config"]):
+        raise ValueError("\n".join(mistakes))
+    if config is not None and (mistake := file_mistake(config)):
+        raise ValueError(mistake)
+    token = _config.set(config)
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: "
-            f"{item['msg'].removeprefix('Value error, ')}"
-            for item in error.errors()
-        ]
+        lines = [sentence(item, Settings, SyntheticProfile) for item in error.errors()]
         raise ValueError("\n".join(lines)) from error
+    finally:
+        _config.reset(token)
+
+
+def dump_settings(settings: Settings) -> bytes:
+    """All of `settings`, secrets too, as a JSON file that `load_settings` reads back."""
+    return settings.model_dump_json(exclude_none=True, indent=2).encode()
