@@ -3,6 +3,7 @@
 A read is answered by one-sided writes of the shard into the client's region, then ReadDone. A write
 asks for room (WriteOpen → WriteReady), writes one-sided into it, then says WriteCommit → WriteDone.
 `op` is chosen by the client and unique among its open calls. `namespace` is fingerprint and block size.
+A call whose peer has died or restarted is noticed by `Ping`, long before its deadline.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ FOUND, ABSENT, CORRUPT, FAILED = 0, 1, 2, 3
 
 STORED, EXISTS, NOT_STORED = 0, 1, 2
 """What became of one block of a write; NOT_STORED where the shard has no room or no disk."""
+
+MAX_KEYS = 16_384
+"""Keys in one message at most; longer calls are several messages."""
+
+MAX_BLOCK_BYTES = 1 << 28
+"""Larger blocks are not stored."""
+
+WRITE_BATCH_BYTES = 1 << 24
+"""A shard gives room for so many bytes per WriteOpen, or for one block where that is larger."""
 
 
 class Namespace(Message, frozen=True):
@@ -71,15 +81,18 @@ class CancelRead(Message, frozen=True):
 
 
 class WriteOpen(Message, frozen=True):
+    """Ask for room for these blocks. It is waited for, and kept, until `deadline_s` from receipt at most."""
+
     op: int
     namespace: Namespace
     keys: bytes
     checksums: bytes
+    deadline_s: float
 
 
 class WriteReady(Message, frozen=True):
     """Write block i to the shard's region at `offsets[i]`; −1 where it exists already or has no room
-    (`statuses[i]` says which; STORED there means: send it)."""
+    (`statuses[i]` says which; STORED there means: send it). Where no block is wanted the call is over."""
 
     op: int
     region_key: int
@@ -88,6 +101,14 @@ class WriteReady(Message, frozen=True):
 
 
 class WriteCommit(Message, frozen=True):
+    """All wanted blocks were written and acknowledged."""
+
+    op: int
+
+
+class CancelWrite(Message, frozen=True):
+    """The client has given the call up. Not answered."""
+
     op: int
 
 
@@ -105,8 +126,17 @@ class StoreRefused(Message, frozen=True):
     reason: str
 
 
-class StatRequest(Message, frozen=True):
+class Ping(Message, frozen=True):
+    """Either side, of a call that takes long: is it still open with you? Taken where it is, refused where not."""
+
     op: int
+
+
+class StatRequest(Message, frozen=True):
+    """Blocks and bytes of one namespace, or of all."""
+
+    op: int
+    namespace: Namespace | None = None
 
 
 class StatDone(Message, frozen=True):
@@ -116,5 +146,7 @@ class StatDone(Message, frozen=True):
     counters: dict[str, int]
 
 
-to_shard = Decoder(Match, Release, Read, CancelRead, WriteOpen, WriteCommit, StatRequest)
-to_client = Decoder(MatchDone, ReadDone, WriteReady, WriteDone, StoreRefused, StatDone)
+to_shard = Decoder(
+    Match, Release, Read, CancelRead, WriteOpen, WriteCommit, CancelWrite, Ping, StatRequest
+)
+to_client = Decoder(MatchDone, ReadDone, WriteReady, WriteDone, Ping, StoreRefused, StatDone)

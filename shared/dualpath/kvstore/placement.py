@@ -1,0 +1,40 @@
+"""Which shard holds a block: rendezvous hashing, so a change of shards moves only the changed shards' share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xxhash
+
+
+class Placement:
+    """Places keys over a fixed set of shards; equal in every process, whatever order the shards come in."""
+
+    def __init__(self, shard_ids: Sequence[str]) -> None:
+        """Raises ValueError where there is no shard, or one twice."""
+        if not shard_ids or len(set(shard_ids)) != len(shard_ids):
+            raise ValueError(
+                f"a store needs at least one shard, each named once; got {list(shard_ids)}"
+            )
+        self._seeds = [
+            (xxhash.xxh3_64_intdigest(shard_id.encode()), shard_id)
+            for shard_id in sorted(shard_ids)
+        ]
+
+    def holder(self, key: bytes) -> str:
+        """The shard where `key` belongs: the first of `holders`."""
+        if len(self._seeds) == 1:
+            return self._seeds[0][1]
+        return max((xxhash.xxh3_64_intdigest(key, seed), name) for seed, name in self._seeds)[1]
+
+    def holders(self, key: bytes, replicas: int = 1) -> list[str]:
+        """The `replicas` shards where `key` belongs, first choice first (fewer where there are fewer)."""
+        weights = [(xxhash.xxh3_64_intdigest(key, seed), name) for seed, name in self._seeds]
+        return [name for _, name in sorted(weights, reverse=True)[:replicas]]
+
+    def by_holder(self, keys: Sequence[bytes]) -> dict[str, list[int]]:
+        """Indices of `keys` by the shard that holds them, in order."""
+        groups: dict[str, list[int]] = {}
+        for index, key in enumerate(keys):
+            groups.setdefault(self.holder(key), []).append(index)
+        return groups

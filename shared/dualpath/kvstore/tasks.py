@@ -1,0 +1,74 @@
+"""Owning tasks and threads: what was started is awaited, whatever happens to the one who started it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+async def finish(work: Awaitable[T]) -> T:
+    """Await `work` to its end even when cancelled; the cancellation is raised afterwards.
+
+    For work that uses memory which the caller gives back next.
+    """
+    future = asyncio.ensure_future(work)
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        error = None if future.cancelled() else future.exception()
+        raise asyncio.CancelledError from error
+    return future.result()
+
+
+class Threads:
+    """A bounded pool of threads for calls that block (files, checksums)."""
+
+    def __init__(self, workers: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
+        return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
+
+    def close(self) -> None:
+        """Wait for the calls under way and end the threads."""
+        self._pool.shutdown(wait=True)
+
+
+class Tasks:
+    """Tasks of one owner, who ends them with `close`. One that fails is logged and the others go on."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task failed", task=task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel all and wait for their ends, also for those that they start while ending."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(set(self._tasks))
