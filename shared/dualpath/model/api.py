@@ -17,6 +17,10 @@ from dualpath.memory.device import DeviceBuffer
 from dualpath.wire.types import Sampled, Sampling
 
 
+class ModelError(Exception):
+    """A model cannot be served, or cannot go on; the text says what was found and what to do."""
+
+
 @dataclass(frozen=True)
 class LayerView:
     """Rows of one layer of one request: `buffer[offset : offset + tokens · row_bytes]`."""

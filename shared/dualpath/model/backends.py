@@ -1,0 +1,21 @@
+"""Choose the engine that runs a model. Only the chosen one's libraries are loaded."""
+
+from __future__ import annotations
+
+from dualpath.model.api import Backend
+from dualpath.model.spec import ModelSpec
+from dualpath.settings import Settings
+
+
+def load_backend(spec: ModelSpec, settings: Settings) -> Backend:
+    """Load the model of `spec` on this process's device; blocks while weights are read.
+
+    Raises ModelError where the device or the weights are not usable. The caller closes the back end.
+    """
+    if spec.kind == "synthetic":
+        from dualpath.model.synthetic import SyntheticBackend
+
+        return SyntheticBackend(spec, settings)
+    from dualpath.model.torch_backend import TorchBackend
+
+    return TorchBackend(spec, settings)

