@@ -1,1 +1,1 @@
-"""Structured logs, metrics, and the port that shows them."""
+"""Structured logs, Prometheus metrics, the /metrics and /health port, and the run of a process."""
