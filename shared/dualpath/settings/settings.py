@@ -33,6 +33,14 @@ Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
 AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
+NAMED_MODELS = ("smollm2", "tiny", "synthetic")
+"""Models that `dualpath.model.prepare` makes; any other is a directory."""
+
+
+def _absolute_model(model: str) -> str:
+    return model if model in NAMED_MODELS else str(Path(model).expanduser().absolute())
+
+
 ENV_PREFIX = "DUALPATH_"
 
 CONFIG_VARIABLE = "DUALPATH_CONFIG"
@@ -66,7 +74,7 @@ class Settings(BaseSettings):
     )
 
     # What is served
-    model: str = Field(
+    model: Annotated[str, AfterValidator(_absolute_model)] = Field(
         "smollm2", description="smollm2, tiny, synthetic, or a Hugging Face checkpoint directory"
     )
     served_name: str | None = Field(
@@ -138,6 +146,10 @@ class Settings(BaseSettings):
     # NICs; None: unlimited
     snic_bandwidth: Rate | None = Field(None, description="Emulated storage NIC of each node")
     cnic_bandwidth: Rate | None = Field(None, description="Emulated compute NIC of each engine")
+    dram_bandwidth: Rate = Field(
+        500 * 10**9,
+        description="Host memory bandwidth of a node; only for the bottleneck-free check",
+    )
     lanes: bool = Field(True, description="Virtual lanes; off: one lane for all")
     high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
     quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
@@ -169,6 +181,9 @@ class Settings(BaseSettings):
 
     # Logs
     log_format: Literal["console", "json"] = "console"
+    trace_forwards: bool = Field(
+        False, description="Log each prefill forward: layers, overlap, times"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_bytes: Bytes = Field(
         64 << 20, description="A log file that grows to this is begun anew; the one before is kept"

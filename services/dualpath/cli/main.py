@@ -1,0 +1,179 @@
+"""The `dualpath` command: what there is, and its options. Whatever a command needs is loaded when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="dualpath",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Home = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the cluster keeps everything.", show_default=False),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Settings as TOML; any setting can stand there."),
+]
+
+
+@app.callback()
+def root() -> None:
+    """Serve an LLM from separate prefill and decode nodes, with its KV-Cache on storage read by both.
+
+    \b
+    dualpath up                                    SmolLM2 on this machine, API on port 8000
+    dualpath up --model synthetic --prefill 2      emulated engines: whole clusters on a laptop
+    dualpath status                                nodes, queues, pools, NICs
+    dualpath down                                  stop it
+
+    Every option of `up` is a setting; so is much else. A setting comes from the command line, from
+    DUALPATH_<SETTING> in the environment, or from a file (--config), in this order.
+    """
+
+
+@app.command()
+def up(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="smollm2 (default), tiny, synthetic, or a directory."),
+    ] = None,
+    prefill: Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")] = None,
+    decode: Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")] = None,
+    engines: Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")] = None,
+    shards: Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")] = None,
+    gateways: Annotated[
+        int | None, typer.Option(metavar="N", help="Gateways, on ports from --port on.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="dualpath (default), pe-only, basic or oracle."),
+    ] = None,
+    read_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Who reads cached KV: adaptive, split, prefill, decode or round-robin.",
+        ),
+    ] = None,
+    layerwise: Annotated[
+        bool | None,
+        typer.Option(
+            "--layerwise/--no-layerwise",
+            help="Hold one layer's KV on prefill engines, not all layers'.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="auto (default), bfloat16 or float32.")
+    ] = None,
+    snic_bandwidth: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Emulate each node's storage NIC: 50MB/s, 400Gbps."),
+    ] = None,
+    cnic_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Emulate each engine's compute NIC.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Of the API; 8000 by default, 0 for any free one."),
+    ] = None,
+    home: Home = None,
+    config: Config = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="console (default) or json.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once ready; the cluster goes on.")
+    ] = False,
+) -> None:
+    """Start a cluster on this machine, and serve until Ctrl-C.
+
+    Prints a curl line that works once everything is ready. All processes' output comes through, each line
+    with its process's name, and goes to HOME/logs as well. A process that dies is reported, not restarted.
+
+    \b
+    dualpath up
+    dualpath up --model tiny --home ./try --port 0
+    dualpath up --model synthetic --prefill 1 --decode 2 --snic-bandwidth 50MB/s
+    dualpath up --model ~/models/Qwen2.5-0.5B-Instruct --dtype float32
+    dualpath up --mode pe-only --detach && dualpath status && dualpath down
+    """
+    given: dict[str, Any] = {
+        name: value for name, value in locals().items() if name not in ("config", "detach")
+    }
+    from dualpath.cli import commands
+
+    raise typer.Exit(commands.up(config, given, detach=detach))
+
+
+@app.command()
+def status(
+    home: Home = None,
+    config: Config = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the cluster that runs on a home: processes, queues, pools in use, bytes by NIC.
+
+    Exit code 0: all well; 1: something has died or does not answer; 3: no cluster runs there.
+    """
+    from dualpath.cli import commands
+
+    raise typer.Exit(commands.status(config, home, as_json=as_json))
+
+
+@app.command()
+def down(home: Home = None, config: Config = None) -> None:
+    """Stop the cluster that runs on a home, and wait until it has ended.
+
+    Nothing to stop is fine: the exit code is 0 then too.
+    """
+    from dualpath.cli import commands
+
+    raise typer.Exit(commands.down(config, home))
+
+
+@app.command()
+def serve(
+    role: Annotated[
+        str, typer.Argument(metavar="ROLE", help="storage, scheduler, prefill, decode or gateway.")
+    ],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Unique in the cluster; ROLE-0 for example.")
+    ],
+    config: Config = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="A gateway's port; default: --port's setting."),
+    ] = None,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run one process of a cluster; `up` does this for you.
+
+    By hand (on several machines, in containers) all processes need the same settings, above all nats_url,
+    secret and shard_addresses, and storage shards must be there first.
+
+    \b
+    DUALPATH_CONFIG=cluster.toml dualpath serve storage --name storage-0
+    """
+    from dualpath.cli import serve as composition
+
+    raise typer.Exit(composition.serve(role, name, config=config, port=port, ready_fd=ready_fd))
+
+
+def main() -> None:
+    """Entry of the console script."""
+    app(prog_name="dualpath")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`dualpath status` for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from dualpath.cluster.processes import alive
+from dualpath.cluster.record import ServiceRecord
+from dualpath.cluster.status import Status
+from dualpath.wire.control import ClusterStatus
+from dualpath.wire.types import NicBytes, PoolUse
+
+
+def print_status(status: Status, console: Console | None = None) -> None:
+    console = console or Console()
+    record = status.record
+    urls = " and ".join(record.base_urls) or "no gateway"
+    console.print(
+        f"{record.model} at {urls}; mode {record.mode}; {record.state}; "
+        f"supervisor pid {record.supervisor.pid}",
+        highlight=False,
+    )
+    console.print(_processes(record.services))
+    if status.cluster is None:
+        console.print(f"[bold red]{status.problem}[/]", highlight=False)
+        return
+    cluster = status.cluster
+    console.print(
+        f"{cluster.queued} requests queued, {cluster.running} running; "
+        f"{len(cluster.gateways)} gateways registered",
+        highlight=False,
+    )
+    console.print(_nodes(cluster))
+    console.print(_pools(cluster))
+    console.print(_nics(cluster))
+
+
+def _table(title: str, *columns: str, numbers: int = 0) -> Table:
+    """The last `numbers` columns are flush right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position >= len(columns) - numbers else "left")
+    return table
+
+
+def _processes(services: tuple[ServiceRecord, ...]) -> Table:
+    table = _table("Processes", "name", "role", "state", "pid", "/metrics port", numbers=2)
+    for service in services:
+        if service.exit_status is not None:
+            state = f"[red]dead ({service.exit_status})[/]"
+        elif not alive(service.process):
+            state = "[red]dead[/]"
+        else:
+            state = "ready" if service.ready or service.role == "nats" else "starting"
+        port = service.ready.http_port if service.ready else 0
+        table.add_row(service.name, service.role, state, str(service.process.pid), str(port or "–"))
+    return table
+
+
+def _nodes(cluster: ClusterStatus) -> Table:
+    table = _table(
+        "Engines", "node", "role", "engine", "seen", "seq", "tok", "HBM free", "read_q", numbers=5
+    )
+    for node in cluster.nodes:
+        for engine in node.engines:
+            table.add_row(
+                node.node_id,
+                node.role,
+                str(engine.index),
+                f"{node.seconds_since_fetch:.1f} s ago",
+                str(engine.seq),
+                str(engine.tok),
+                str(engine.hbm_free_tokens),
+                str(node.status.read_q_tokens),
+            )
+    return table
+
+
+def _pools(cluster: ClusterStatus) -> Table:
+    table = _table("Pools", "process", "pool", "used", "of", "waiting", numbers=3)
+
+    def add(name: str, pools: tuple[PoolUse, ...]) -> None:
+        for pool in pools:
+            table.add_row(name, pool.name, str(pool.used), str(pool.total), str(pool.waiting))
+
+    add("scheduler", cluster.scheduler.pools)
+    for node in cluster.nodes:
+        add(node.node_id, node.status.pools)
+    return table
+
+
+def _nics(cluster: ClusterStatus) -> Table:
+    table = _table("NICs, bytes since start", "NIC", "lane", "sent", "received", numbers=2)
+    for node in cluster.nodes:
+        moved: dict[tuple[str, str], dict[str, int]] = {}
+        nic: NicBytes
+        for nic in node.status.nics:
+            moved.setdefault((nic.nic, nic.lane), {})[nic.direction] = nic.nbytes
+        for (name, lane), directions in moved.items():
+            table.add_row(
+                name, lane, _size(directions.get("tx", 0)), _size(directions.get("rx", 0))
+            )
+    return table
+
+
+def _size(nbytes: int) -> str:
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,124 @@
+"""What is checked before a cluster starts anything, each finding a sentence."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+from dualpath.memory.capacity import check_capacity
+
+from dualpath.cluster.home import Home
+from dualpath.model.spec import ModelSpec
+from dualpath.policy.bottleneck import bottleneck_free
+from dualpath.settings import Settings
+
+_PAPER_DRAM_TO_SNIC = 10.0
+
+
+class CannotStart(Exception):
+    """What was asked for cannot be started; the text has one sentence per line. Nothing was started."""
+
+
+def check_settings(settings: Settings) -> Iterator[str]:
+    """Settings that are for services started by hand, not for a local cluster."""
+    if settings.shard_addresses:
+        yield (
+            "shard_addresses is set, but `dualpath up` starts its own shards; leave it out "
+            "(`dualpath serve` takes it)"
+        )
+    try:
+        wildcard = ip_address(settings.host).is_unspecified
+    except ValueError:
+        wildcard = False
+    if wildcard:
+        yield (
+            f"host {settings.host} is no address that processes can announce to each other; "
+            "set the address of one network interface, or leave host out"
+        )
+
+
+def check_home(home: Home) -> Iterator[str]:
+    """Makes the home's directories, and a file in it."""
+    try:
+        home.create()
+        probe = home.run / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        yield f"home {home.root} cannot be written ({error.strerror}); choose another --home"
+
+
+def check_ports(settings: Settings) -> Iterator[str]:
+    """The API's ports must be free."""
+    if not settings.port:
+        return
+    for number in range(settings.gateways):
+        port = settings.port + number
+        try:
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            with socket.create_server((settings.host, port), family=family):
+                continue
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                yield (
+                    f"port {port} on {settings.host} is in use; choose another with --port, "
+                    "or --port 0 for any free one"
+                )
+            elif error.errno == errno.EACCES:
+                yield f"port {port} needs privileges that this user lacks; choose one above 1023"
+            else:
+                yield f"host {settings.host} cannot be bound ({error}); set an address of this machine"
+
+
+def check_memory(settings: Settings, spec: ModelSpec) -> list[str]:
+    """Every pool must hold one request of the longest context."""
+    return check_capacity(
+        spec.geometry,
+        spec.max_context,
+        prefill_buffer=settings.prefill_buffer,
+        decode_buffer=settings.decode_buffer,
+        write_back_blocks=settings.write_back_blocks,
+        prefill_hbm=settings.prefill_hbm,
+        decode_hbm=settings.decode_hbm,
+        layerwise=settings.use_layerwise,
+        ring_layers=settings.ring_layers,
+    )
+
+
+def bottleneck_line(settings: Settings) -> str:
+    """The check of the paper's §3 for the cluster's shape."""
+    snic, cnic = settings.nic_bandwidths
+    assumed = ""
+    if snic is None or cnic is None:
+        assumed = ", taking SNIC = CNIC as no bandwidths are set"
+        ratio, dram = 1.0, _PAPER_DRAM_TO_SNIC
+    else:
+        ratio, dram = snic / cnic, settings.dram_bandwidth / snic
+    report = bottleneck_free(settings.prefill, settings.decode, settings.engines, ratio, dram)
+    return f"bottleneck check (paper §3{assumed}): {report.sentence()}"
+
+
+def memory_note(settings: Settings, meminfo: Path = Path("/proc/meminfo")) -> str | None:
+    """A warning where the buffers, once full, exceed the memory that is available now."""
+    wanted = settings.prefill * settings.prefill_buffer + settings.decode * settings.decode_buffer
+    if settings.device != "cuda":
+        wanted += settings.engines * (
+            settings.prefill * settings.prefill_hbm + settings.decode * settings.decode_hbm
+        )
+    try:
+        lines = meminfo.read_text("ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+            if wanted > available:
+                return (
+                    f"buffers and KV memory may grow to {wanted / 2**30:.1f} GiB in total, and "
+                    f"{available / 2**30:.1f} GiB are available; lower prefill_buffer, decode_buffer, "
+                    "prefill_hbm or decode_hbm, or start fewer nodes"
+                )
+    return None

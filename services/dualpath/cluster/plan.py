@@ -1,0 +1,81 @@
+"""Which processes a cluster is made of, in which order they start, and what losing one means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dualpath.settings import Settings
+
+ServiceRole = Literal["storage", "scheduler", "prefill", "decode", "gateway"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process. `name` is also its node, shard or gateway id; `port` is asked for by gateways only."""
+
+    role: ServiceRole
+    name: str
+    port: int | None = None
+
+
+def start_stages(settings: Settings) -> list[list[Service]]:
+    """Stages one after the other, the services of a stage together. Shards come first, because all others
+    are told their ports; gateways last, so that the API answers only once the rest is there."""
+
+    def several(role: ServiceRole, count: int) -> list[Service]:
+        return [Service(role, f"{role}-{number}") for number in range(count)]
+
+    gateways = [
+        Service("gateway", f"gateway-{number}", settings.port + number if settings.port else 0)
+        for number in range(settings.gateways)
+    ]
+    return [
+        several("storage", settings.shards),
+        [Service("scheduler", "scheduler")],
+        several("prefill", settings.prefill) + several("decode", settings.decode),
+        gateways,
+    ]
+
+
+def stop_order(roles: Mapping[str, str]) -> list[list[str]]:
+    """Names by the stage in which they stop, from `roles` (name → role): clients' side first."""
+    order = (
+        ("model", "gateway"),
+        ("prefill", "decode"),
+        ("scheduler",),
+        ("storage",),
+        ("nats",),
+    )
+    stages = ([name for name, role in roles.items() if role in stage] for stage in order)
+    return [stage for stage in stages if stage]
+
+
+def meaning_of_loss(role: str, left: int) -> str:
+    """A sentence for the log: what still works when one of `role` has died and `left` of it live."""
+    if role == "nats":
+        return (
+            "the services cannot talk to each other: what was computing goes on, but its tokens cannot be "
+            "delivered, and new requests get 503; restart the cluster"
+        )
+    if role == "scheduler":
+        return "no new request can be placed: they wait, then get 503; restart the cluster"
+    if role == "storage":
+        if left:
+            return "its blocks are recomputed where they are needed; the other shards go on"
+        return "no KV-Cache can be read or kept: every prompt is computed in full"
+    noun = {"prefill": "prefill node", "decode": "decode node", "gateway": "gateway"}[role]
+    if left:
+        rest = f"the {left} other {noun}{'s' if left > 1 else ''} go{'' if left > 1 else 'es'} on"
+        if role == "gateway":
+            return f"its clients' requests are lost; {rest}"
+        return f"its requests start another attempt; {rest}"
+    return f"it was the last {noun}: no request can be served; restart the cluster"
+
+
+def describe_exit(status: int, signal_name: str | None) -> str:
+    """`status` as `Popen.returncode` has it."""
+    if status < 0:
+        return f"was killed by {signal_name or f'signal {-status}'}"
+    return "ended by itself" if status == 0 else f"failed with exit code {status}"
