@@ -122,7 +122,10 @@ class SlotsReady(Message, frozen=True):
 
 
 class PhaseChange(Message, frozen=True):
-    """A node moved an attempt: `prefill`, `handoff`, `decode` or `done` (`Phase.value`)."""
+    """A node moved an attempt: the PE to `prefill`, the DE to `handoff`, `decode` and `done` (`Phase.value`).
+
+    The PE hands over only after its change was answered, so changes arrive in the order of the life cycle.
+    """
 
     attempt: Attempt
     node_id: str
@@ -208,6 +211,8 @@ class AssignPrefill(Message, frozen=True):
     decode_node: str
     region_key: int
     deadline_s: float
+    queued_s: float = 0.0
+    """Seconds from Submit to this pairing."""
 
 
 class Abort(Message, frozen=True):

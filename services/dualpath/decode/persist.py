@@ -1,0 +1,118 @@
+"""Write-back: every full block goes to storage at once (paper §2), and decoding never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from dualpath.blocks import KVGeometry
+from dualpath.kvstore.api import BlockStore, WriteStatus
+from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.arena import Arena
+from dualpath.model.api import DecodeRow
+from dualpath.node.copies import Copier
+from dualpath.telemetry.metrics import Metrics
+
+
+class WriteBack:
+    """Stores blocks out of arena slots, and gives the slots back when the data plane is done with them."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        arena: Arena,
+        geometry: KVGeometry,
+        copier: Copier,
+        metrics: Metrics,
+        *,
+        deadline_s: float,
+        on_release: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._arena = arena
+        self._geometry = geometry
+        self._copier = copier
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._on_release = on_release
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stored = 0
+        self.not_stored = 0
+
+    def prompt_blocks(
+        self, keys: Sequence[bytes], slots: Sequence[int], copied: asyncio.Event
+    ) -> list[asyncio.Task[None]]:
+        """Store a prompt's new blocks out of their slots, which are this object's from now on. They are
+        released when they are stored and `copied` (the H2D that reads them too has ended) is set."""
+        if not keys:
+            return []
+        return [self._own(self._store_slots(list(keys), list(slots), copied))]
+
+    async def decoded_block(
+        self, key: bytes, row: DecodeRow, block: int, cnic: Nic
+    ) -> list[asyncio.Task[None]]:
+        """Copy block number `block` off the device into a write-back slot and store it from there.
+
+        Returns the store's task, once the device's memory is no longer read; nothing where no slot was free:
+        then the block is not stored.
+        """
+        slot = self._arena.take_reserved()
+        if slot is None:
+            self._count([WriteStatus.NOT_STORED], "no_slot")
+            return []
+        geometry, target = self._geometry, self._arena.view(slot)
+        start = block * geometry.block_tokens
+        copies = []
+        for layer in range(geometry.n_layers):
+            at = geometry.flat_offset(row.capacity, layer, start)
+            size = geometry.block_tokens * geometry.row_bytes[layer]
+            row.kv.to_host(at, at + size)
+            offset = geometry.layer_offset(layer)
+            copies.append((target[offset : offset + size], row.kv.wire[at : at + size]))
+        try:
+            await self._copier.run(copies)
+        except asyncio.CancelledError:
+            self._arena.release([slot])
+            raise
+        return [self._own(self._store_decoded(key, slot, cnic))]
+
+    async def _store_decoded(self, key: bytes, slot: int, cnic: Nic) -> None:
+        try:
+            await cnic.local_copy(Lane.LOW, self._geometry.full_block_bytes)
+        except asyncio.CancelledError:
+            self._arena.release([slot])
+            raise
+        await self._store_slots([key], [slot])
+
+    async def _store_slots(
+        self, keys: list[bytes], slots: list[int], copied: asyncio.Event | None = None
+    ) -> None:
+        try:
+            statuses = await self._store.write(
+                keys, [self._arena.view(slot) for slot in slots], deadline_s=self._deadline_s
+            )
+            self._count(statuses, "shard")
+            if copied is not None:
+                await copied.wait()
+        finally:
+            self._arena.release(slots)
+            self._on_release()
+
+    def _count(self, statuses: Sequence[WriteStatus], reason: str) -> None:
+        missing = sum(status is WriteStatus.NOT_STORED for status in statuses)
+        self.stored += len(statuses) - missing
+        self.not_stored += missing
+        self._metrics.blocks_written.inc(len(statuses) - missing)
+        if missing:
+            self._metrics.blocks_not_stored.labels(reason=reason).inc(missing)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Let what is under way end: each write has its deadline."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,177 @@
+"""A prefill engine: forms batches of what waits, runs forwards, gives each request its first token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dualpath.node.attempts import uninterrupted
+from dualpath.policy.api import BatchPolicy, Waiting
+from dualpath.prefill.forward import run_forward
+from dualpath.prefill.request import PrefillRequest
+from dualpath.prefill.ring import ring_bytes
+from dualpath.prefill.row import EngineParts, ForwardRow
+from dualpath.prefill.trace import ForwardTrace
+from dualpath.telemetry.logs import get_logger
+from dualpath.wire.types import Sampled
+
+log = get_logger(__name__)
+
+
+class PrefillFailed(Exception):
+    """A request could not be prefilled; the text says why. Another attempt may succeed."""
+
+
+class _Job:
+    """A request at the engine. `done` ends with its first token; `let_go` is set once the engine and its
+    transfers touch nothing of the request any more."""
+
+    def __init__(self, request: PrefillRequest, on_first: FirstToken) -> None:
+        self.request = request
+        self.on_first = on_first
+        self.done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self.let_go = asyncio.Event()
+        self.row: ForwardRow | None = None
+        self.abandoned = False
+
+
+FirstToken = Callable[[Sampled], Awaitable[None]]
+"""Called as soon as the first token is sampled, before the last KV has left."""
+
+
+class PrefillEngine:
+    """One engine of a node. `run` is its loop; `prefill` is what the requests' tasks await."""
+
+    def __init__(self, parts: EngineParts, policy: BatchPolicy, *, trace_log: bool = False) -> None:
+        self.parts = parts
+        self._policy = policy
+        self._trace_log = trace_log
+        self._waiting: list[_Job] = []
+        self._draining: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self.forwards = 0
+        self.forward_tokens = 0
+
+    async def prefill(self, request: PrefillRequest, on_first: FirstToken) -> Sampled:
+        """Compute the request's missing KV, all of it delivered to the DE when this returns.
+
+        Raises PrefillFailed. When this returns, raises or has been cancelled, the engine no longer touches
+        the request.
+        """
+        job = _Job(request, on_first)
+        self._waiting.append(job)
+        self._wake.set()
+        try:
+            return await job.done
+        finally:
+            job.abandoned = True
+            if job in self._waiting:
+                self._waiting.remove(job)
+                await self._close_resident(request)
+                job.let_go.set()
+            elif job.row is not None and not job.done.done():
+                job.row.fail(PrefillFailed("the request was aborted"))
+            await uninterrupted(job.let_go.wait())
+
+    async def run(self) -> None:
+        """The engine's loop; ends only by cancellation, after its transfers have."""
+        try:
+            while True:
+                jobs = self._select()
+                if not jobs:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                await self._forward(jobs)
+        finally:
+            await asyncio.gather(*self._draining, return_exceptions=True)
+
+    # ── batches ────────────────────────────────────────────────────────────────────────────────────
+    def _select(self) -> list[tuple[_Job, int]]:
+        waiting = [self._cost(job.request) for job in self._waiting]
+        counts = self._policy.select(waiting, self.parts.budget.free)
+        chosen = list(zip(self._waiting, counts, strict=False))
+        del self._waiting[: len(chosen)]
+        return chosen
+
+    def _cost(self, request: PrefillRequest) -> Waiting:
+        geometry, parts = request.geometry, self.parts
+        if parts.layerwise:
+            depth = min(parts.ring_layers, geometry.n_layers)
+            return Waiting(
+                cached=request.cached_tokens,
+                new=request.new_tokens,
+                hbm_fixed=ring_bytes(geometry, request.cached_tokens, depth),
+                hbm_per_token=ring_bytes(geometry, 1, depth),
+            )
+        whole = ring_bytes(geometry, request.assign.prompt_tokens, geometry.n_layers)
+        return Waiting(
+            cached=request.cached_tokens,
+            new=request.new_tokens,
+            hbm_fixed=0 if request.resident is not None else whole,
+        )
+
+    async def _forward(self, jobs: list[tuple[_Job, int]]) -> None:
+        trace = ForwardTrace()
+        rows = []
+        for job, new in jobs:
+            job.row = ForwardRow(job.request, new, self.parts, trace)
+            rows.append(job.row)
+        try:
+            sampled = await run_forward(rows, self.parts, trace)
+        except BaseException:
+            for row in rows:
+                row.fail(PrefillFailed("the prefill engine stopped"))
+            sampled = [None] * len(rows)
+            raise
+        finally:
+            self.forwards += 1
+            self.forward_tokens += sum(row.new for row in rows)
+            for (job, _), row, token in zip(jobs, rows, sampled, strict=True):
+                task = asyncio.create_task(self._conclude(job, row, token, trace))
+                self._draining.add(task)
+                task.add_done_callback(self._draining.discard)
+
+    # ── after a forward ────────────────────────────────────────────────────────────────────────────
+    async def _conclude(
+        self, job: _Job, row: ForwardRow, token: Sampled | None, trace: ForwardTrace
+    ) -> None:
+        """Publish the first token, let the row's transfers end, then go on with the next chunk or finish."""
+        request = job.request
+        if token is not None and not row.dead:
+            await job.on_first(token)
+        await row.drain()
+        job.row = None
+        if self._trace_log:
+            self._log_trace(row, trace)
+        if not row.dead:
+            request.chunks += 1
+            request.cached_tokens += row.new
+        if row.dead or row.last or job.abandoned:
+            await self._close_resident(request)
+            job.let_go.set()
+            if not job.done.done():
+                if token is not None and not row.dead:
+                    job.done.set_result(token)
+                else:
+                    job.done.set_exception(PrefillFailed(str(row.failure)))
+        else:
+            self._waiting.insert(0, job)
+        self._wake.set()
+
+    async def _close_resident(self, request: PrefillRequest) -> None:
+        if request.resident is not None:
+            ring, request.resident = request.resident, None
+            await ring.close()
+
+    def _log_trace(self, row: ForwardRow, trace: ForwardTrace) -> None:
+        log.info(
+            "forward",
+            request_id=row.request.attempt.request_id,
+            cached=row.prefix,
+            new=row.new,
+            layers=row.request.geometry.n_layers,
+            overlapped=trace.overlapped_layers(),
+            compute_s=round(trace.busy_s("compute", "computed"), 6),
+            seconds=round(trace.seconds(), 6),
+        )

@@ -1,0 +1,295 @@
+"""The prefill node: takes assignments, loads its share, drives its engines, hands over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dualpath.blocks import Phase
+from dualpath.blocks.keys import pack_tokens, unpack_tokens
+from dualpath.bus.errors import BusError
+from dualpath.bus.nats_bus import Bus
+from dualpath.memory.hbm import Budget
+from dualpath.model.api import Backend
+from dualpath.model.spec import ModelSpec
+from dualpath.node.attempts import AttemptTable
+from dualpath.node.node import Node
+from dualpath.node.reading import Share
+from dualpath.policy.batching import TokenBudget
+from dualpath.prefill.engine import PrefillEngine, PrefillFailed
+from dualpath.prefill.request import PrefillRequest
+from dualpath.prefill.row import EngineParts
+from dualpath.settings import Settings
+from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.metrics import Metrics
+from dualpath.transport.api import TransportError
+from dualpath.wire import control, data
+from dualpath.wire.codec import Message, encode
+from dualpath.wire.types import (
+    Address,
+    Attempt,
+    AttemptStats,
+    EngineLoad,
+    PoolUse,
+    Role,
+    Sampled,
+)
+
+log = get_logger(__name__)
+
+
+class PrefillNode(Node):
+    """One SNIC, one PE buffer, one engine per back end."""
+
+    role: Role = "prefill"
+
+    def __init__(
+        self,
+        settings: Settings,
+        spec: ModelSpec,
+        backends: Sequence[Backend],
+        bus: Bus,
+        node_id: str,
+        metrics: Metrics | None = None,
+    ) -> None:
+        super().__init__(
+            settings,
+            spec,
+            backends,
+            bus,
+            node_id,
+            buffer_bytes=settings.prefill_buffer,
+            metrics=metrics,
+        )
+        self._requests: AttemptTable[PrefillRequest] = AttemptTable(self.crashed)
+        self._early: dict[Attempt, data.LoadDone] = {}
+        self._engines = [
+            PrefillEngine(
+                EngineParts(
+                    backend=backend,
+                    cnic=self.cnics[number],
+                    endpoint=self.cnic_endpoints[number],
+                    arena=self.arena,
+                    copier=self.copier,
+                    budget=Budget(settings.prefill_hbm),
+                    layerwise=settings.use_layerwise,
+                    ring_layers=settings.ring_layers,
+                    arrival_deadline_s=6 * settings.transfer_deadline_s,
+                ),
+                TokenBudget(settings.chunk_tokens),
+                trace_log=settings.trace_forwards,
+            )
+            for number, backend in enumerate(backends)
+        ]
+
+    def start_engines(self) -> None:
+        for engine in self._engines:
+            self.own(engine.run())
+
+    async def finish_attempts(self) -> None:
+        await self._requests.close()
+
+    # ── messages ───────────────────────────────────────────────────────────────────────────────────
+    async def on_control(self, message: Message) -> Message | None:
+        match message:
+            case control.AssignPrefill():
+                if not 0 <= message.engine < len(self._engines):
+                    return control.Refused(
+                        f"{self.node_id} has no engine {message.engine}", "malformed"
+                    )
+                if not self._requests.knows(message.attempt):
+                    request = PrefillRequest(message, self.geometry)
+                    self._requests.start(request, self._serve(request))
+                    self.changed.set()
+                return control.Ok()
+            case control.Abort():
+                self._requests.abort(message.attempt)
+                self._early.pop(message.attempt, None)
+                return control.Ok()
+            case control.TokenAck():
+                return None  # the decode node owns the stream
+            case _:
+                return control.Refused(
+                    f"{self.node_id} is a prefill node: {type(message).__name__} is not for it",
+                    "malformed",
+                )
+
+    async def on_link(self, engine: int, peer: Address, payload: bytes) -> None:
+        message = data.link(payload)
+        request = self._requests.get(message.attempt)
+        match message:
+            case data.LoadDone():
+                if request is None:
+                    self._keep_early(message)
+                elif not request.load_done.done():
+                    request.load_done.set_result(message)
+            case data.LinkAbort():
+                if request is not None and not request.load_done.done():
+                    request.load_done.set_exception(PrefillFailed(message.reason))
+                    request.load_done.exception()
+                self._requests.abort(message.attempt)
+            case _:
+                raise TransportError(f"a prefill node takes no {type(message).__name__}")
+
+    def _keep_early(self, message: data.LoadDone) -> None:
+        """The DE may have read its share before the assignment came here; keep a bounded number."""
+        if self._requests.knows(message.attempt):
+            return
+        self._early[message.attempt] = message
+        while len(self._early) > 10_000:
+            self._early.pop(next(iter(self._early)))
+
+    # ── a request ──────────────────────────────────────────────────────────────────────────────────
+    async def _serve(self, request: PrefillRequest) -> None:
+        attempt = request.attempt
+        early = self._early.pop(attempt, None)
+        if early is not None:
+            request.load_done.set_result(early)
+        try:
+            async with asyncio.timeout(request.assign.deadline_s):
+                await self._load(request)
+                await self._prefill(request)
+        except* TimeoutError:
+            await self.lost(attempt, "deadline", "the request's deadline has passed", retry=False)
+        except* (PrefillFailed, TransportError, BusError) as group:
+            await self.lost(attempt, "transfer", str(group.exceptions[0]))
+        finally:
+            self._release_slots(request)
+            self.changed.set()
+
+    def _release_slots(self, request: PrefillRequest) -> None:
+        if request.slots:
+            self.arena.release(request.slots)
+            request.slots = []
+
+    async def _load(self, request: PrefillRequest) -> None:
+        """Read both sides' shares and the miss tokens' ids; fix the hit length."""
+        assign, geometry = request.assign, self.geometry
+        estimated = assign.hit_blocks * geometry.block_tokens
+        async with asyncio.TaskGroup() as group:
+            share = group.create_task(self._read_own(request))
+            ids = group.create_task(self._fetch_ids(assign, estimated, assign.prompt_tokens))
+            if assign.hit_blocks > assign.stop_block:
+                group.create_task(self._await_decode_share(request))
+        request.prefill_share = share.result()
+        request.fix_hit()
+        holes = request.hit_tokens
+        request.token_ids = [
+            *(await self._fetch_ids(assign, holes, estimated)),
+            *ids.result(),
+        ]
+        log.debug(
+            "loaded",
+            request_id=request.attempt.request_id,
+            hit_tokens=request.hit_tokens,
+            miss_tokens=request.new_tokens,
+        )
+
+    async def _read_own(self, request: PrefillRequest) -> Share:
+        assign = request.assign
+        blocks = assign.stop_block - assign.start_block
+        if not blocks:
+            return Share(0, 0, 0.0)
+        request.slots = await self.arena.acquire(blocks)
+        return await self.read_share(
+            request.keys[assign.start_block : assign.stop_block],
+            [self.arena.view(slot) for slot in request.slots],
+        )
+
+    async def _await_decode_share(self, request: PrefillRequest) -> None:
+        request.decode_share = await request.load_done
+
+    async def _fetch_ids(self, assign: control.AssignPrefill, start: int, stop: int) -> list[int]:
+        ids: list[int] = []
+        while start + len(ids) < stop:
+            answer = await self.bus.request_until_answered(
+                control.gateway_subject(assign.gateway_id),
+                control.TokenRequest(assign.attempt, start + len(ids), stop),
+                deadline_s=assign.deadline_s,
+            )
+            if not isinstance(answer, control.TokenPage) or not answer.token_ids:
+                reason = getattr(answer, "reason", type(answer).__name__)
+                raise PrefillFailed(f"{assign.gateway_id} gave no token ids: {reason}")
+            ids.extend(unpack_tokens(answer.token_ids))
+        return ids[: stop - start]
+
+    async def _prefill(self, request: PrefillRequest) -> None:
+        attempt, assign = request.attempt, request.assign
+        request.clock.move(Phase.PREFILL)
+        engine = self._engines[assign.engine]
+        self.report(attempt, Phase.PREFILL)
+        first = await engine.prefill(request, lambda token: self._publish(assign, token))
+        await self.reported(attempt)
+        self._release_slots(request)
+        request.clock.move(Phase.HANDOFF)
+        tail = request.ids(len(request.keys) * self.geometry.block_tokens, assign.prompt_tokens)
+        await self.cnic_endpoints[assign.engine].send(
+            assign.decode,
+            encode(
+                data.PrefillDone(
+                    attempt, first, request.hit_tokens, pack_tokens(tail), self._stats(request)
+                )
+            ),
+        )
+        path = request.assign.read_path if request.hit_blocks else "none"
+        self.metrics.hit_tokens.labels(path=path).inc(request.hit_tokens)
+        self.metrics.miss_tokens.inc(assign.prompt_tokens - request.hit_tokens)
+        self.observe_phases(request.clock.spent_s, Phase.LOADING, Phase.PREFILL)
+
+    async def _publish(self, assign: control.AssignPrefill, first: Sampled) -> None:
+        event = control.TokenEvent(assign.attempt, assign.generated, (first,))
+        try:
+            await self.bus.publish(
+                control.gateway_subject(assign.gateway_id),
+                control.TokenEvents(self.node_id, (event,)),
+            )
+        except BusError as error:  # the decode node sends it again
+            log.warning(
+                "first token not sent", request_id=assign.attempt.request_id, reason=str(error)
+            )
+
+    def _stats(self, request: PrefillRequest) -> AttemptStats:
+        assign = request.assign
+        return AttemptStats(
+            prefill_node=self.node_id,
+            decode_node=assign.decode_node,
+            read_path=assign.read_path if request.hit_blocks else "none",
+            hit_tokens=request.hit_tokens,
+            prefill_bytes_read=request.prefill_share.bytes_read,
+            decode_bytes_read=request.decode_share.bytes_read if request.decode_share else 0,
+            timings_s={"queued": assign.queued_s, **request.clock.spent_s},
+        )
+
+    # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
+    def held(self) -> tuple[Attempt, ...]:
+        return self._requests.attempts()
+
+    def engine_loads(self) -> tuple[EngineLoad, ...]:
+        return tuple(
+            EngineLoad(
+                number,
+                seq=sum(r.assign.engine == number for r in self._requests),
+                tok=sum(
+                    r.assign.prompt_tokens for r in self._requests if r.assign.engine == number
+                ),
+                hbm_free_tokens=engine.parts.budget.free // self.geometry.token_bytes,
+            )
+            for number, engine in enumerate(self._engines)
+        )
+
+    def hbm_tokens(self, engine: int) -> int:
+        return self.settings.prefill_hbm // self.geometry.token_bytes
+
+    def pools(self) -> list[PoolUse]:
+        budgets = [
+            PoolUse(f"prefill_hbm_bytes_{n}", e.parts.budget.used, e.parts.budget.total)
+            for n, e in enumerate(self._engines)
+        ]
+        return [self.arena.pool_use(), *budgets]
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "requests": len(self._requests),
+            "forwards": sum(e.forwards for e in self._engines),
+            "forward_tokens": sum(e.forward_tokens for e in self._engines),
+        }

@@ -1,0 +1,67 @@
+"""The few layers of a request that are on the prefill device at a time (paper §2, layerwise prefill)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dualpath.blocks import KVGeometry
+from dualpath.memory.arena import BufferRegion
+from dualpath.memory.capacity import prefill_hbm_bytes
+from dualpath.memory.hbm import Budget
+from dualpath.model.api import Backend, LayerView
+from dualpath.transport.api import Endpoint
+
+
+def ring_bytes(geometry: KVGeometry, tokens: int, depth: int) -> int:
+    """Device bytes of a ring that holds `depth` layers of `tokens` rows; with all layers, each has its own
+    width, else every place has the widest layer's."""
+    whole = depth >= geometry.n_layers
+    return prefill_hbm_bytes(geometry, tokens, layerwise=not whole, ring_layers=depth)
+
+
+class Ring:
+    """`depth` places of `[tokens, row]`; layer i uses place i mod depth. Open to a DE's pushes until closed.
+
+    Takes its bytes from `budget` (the caller has seen that they are there) and gives them back in `close`.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        endpoint: Endpoint,
+        budget: Budget,
+        *,
+        tokens: int,
+        depth: int,
+        on_layer: Callable[[int], None],
+    ) -> None:
+        self.tokens = tokens
+        self.depth = depth
+        self._geometry = backend.geometry
+        self._place_bytes = tokens * self._geometry.max_row_bytes
+        self._endpoint = endpoint
+        self._budget = budget
+        self.nbytes = ring_bytes(self._geometry, tokens, depth)
+        if not budget.try_take(self.nbytes):
+            raise RuntimeError(f"a ring of {self.nbytes} bytes was begun without room for it")
+        self.buffer = backend.allocate(self.nbytes)
+        self.key = endpoint.register(BufferRegion(self.buffer.wire, on_layer))
+
+    def offset(self, layer: int, token: int = 0) -> int:
+        """Where row `token` of `layer` lies in the buffer."""
+        if self.depth >= self._geometry.n_layers:
+            return self._geometry.flat_offset(self.tokens, layer, token)
+        return (layer % self.depth) * self._place_bytes + token * self._geometry.row_bytes[layer]
+
+    def rows(self, layer: int, start: int, stop: int) -> memoryview:
+        """The wire window of rows [start, stop) of `layer`."""
+        return self.buffer.wire[self.offset(layer, start) : self.offset(layer, stop)]
+
+    def view(self, layer: int) -> LayerView:
+        return LayerView(self.buffer, self.offset(layer))
+
+    async def close(self) -> None:
+        """Free the memory once nobody writes into it. All own writes out of it must have ended."""
+        await self._endpoint.revoke(self.key)
+        self.buffer.free()
+        self._budget.give(self.nbytes)

@@ -1,0 +1,367 @@
+"""A worker node: its NICs, arena and store client; registration, fetches and control messages.
+
+`PrefillNode` and `DecodeNode` derive from it. One event loop owns a node; all state of its attempts changes
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.transport.tcp import TcpEndpoint
+
+from dualpath.blocks import Phase
+from dualpath.bus.errors import BusError
+from dualpath.bus.nats_bus import Bus
+from dualpath.lanes.nic import PacedNic
+from dualpath.memory.arena import Arena
+from dualpath.memory.capacity import slots_in
+from dualpath.model.api import Backend
+from dualpath.model.spec import ModelSpec
+from dualpath.node.copies import Copier
+from dualpath.node.reading import Share, ShareReader
+from dualpath.settings import Settings
+from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.metrics import Metrics
+from dualpath.transport.api import Endpoint
+from dualpath.wire import control
+from dualpath.wire.codec import PROTOCOL_VERSION, Message
+from dualpath.wire.types import (
+    Address,
+    Attempt,
+    EngineInfo,
+    EngineLoad,
+    NicBytes,
+    NodeStatus,
+    PoolUse,
+    Role,
+)
+
+log = get_logger(__name__)
+
+_SETTLE_S = 0.005
+"""Changes of load within this time go out in one fetch."""
+
+
+class RegistrationRefused(RuntimeError):
+    """The scheduler does not take this node; the text is its sentence."""
+
+
+class Node(ABC):
+    """The part of a worker that does not depend on its role. Create, `start`, then `serve` until stopped."""
+
+    role: Role
+
+    def __init__(
+        self,
+        settings: Settings,
+        spec: ModelSpec,
+        backends: Sequence[Backend],
+        bus: Bus,
+        node_id: str,
+        *,
+        buffer_bytes: int,
+        reserved_slots: int = 0,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.settings = settings
+        self.spec = spec
+        self.geometry = spec.geometry
+        self.backends = list(backends)
+        self.bus = bus
+        self.node_id = node_id
+        self.metrics = metrics or Metrics(self.role, node_id)
+        snic_rate, self._cnic_rate = settings.nic_bandwidths
+        self._secret = (settings.secret or "").encode()
+        self.snic = self._nic(f"{node_id}.snic", snic_rate)
+        self.snic_endpoint = self._endpoint(f"{node_id}.snic", self.snic)
+        self.cnics = [
+            self._nic(f"{node_id}.cnic{i}", self._cnic_rate) for i in range(len(self.backends))
+        ]
+        self.cnic_endpoints: list[Endpoint] = [self._endpoint(nic.name, nic) for nic in self.cnics]
+        block = self.geometry.full_block_bytes
+        slots = slots_in(buffer_bytes, block)
+        self._prompt_slots = slots - reserved_slots
+        self.arena = Arena(f"{node_id}.buffer", block, slots, reserved_slots)
+        self.store = ShardStore(
+            self.snic_endpoint,
+            [parse_shard(text) for text in settings.shard_addresses],
+            fingerprint=spec.fingerprint,
+            block_bytes=block,
+        )
+        self.reader = ShareReader(
+            self.store,
+            block_tokens=self.geometry.block_tokens,
+            block_bytes=block,
+            deadline_s=settings.read_deadline_s,
+        )
+        self.copier = Copier()
+        self.changed = asyncio.Event()
+        """Set when the load has changed: the next fetch goes out at once."""
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends with the error that the node cannot survive."""
+        self._owned: set[asyncio.Task[None]] = set()
+        self._reports: dict[Attempt, asyncio.Task[None]] = {}
+
+    def _nic(self, name: str, bandwidth: int | None) -> PacedNic:
+        settings = self.settings
+        return PacedNic(
+            name,
+            bytes_per_s=bandwidth,
+            quantum_bytes=settings.quantum,
+            lanes=settings.lanes,
+            high_share=settings.high_share,
+        )
+
+    def _endpoint(self, endpoint_id: str, nic: PacedNic) -> TcpEndpoint:
+        return TcpEndpoint(
+            endpoint_id,
+            host=self.settings.host,
+            nic=nic,
+            secret=self._secret,
+            fingerprint=self.spec.fingerprint,
+            transfer_deadline_s=self.settings.transfer_deadline_s,
+        )
+
+    # ── what a role adds ───────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    async def on_control(self, message: Message) -> Message | None:
+        """Handle one message of the scheduler or a gateway; must be quick and idempotent."""
+
+    @abstractmethod
+    async def on_link(self, engine: int, peer: Address, payload: bytes) -> None:
+        """Handle one message that a peer engine sent to engine number `engine`."""
+
+    @abstractmethod
+    def engine_loads(self) -> tuple[EngineLoad, ...]: ...
+
+    @abstractmethod
+    def held(self) -> tuple[Attempt, ...]:
+        """Attempts that the node still works on."""
+
+    @abstractmethod
+    def hbm_tokens(self, engine: int) -> int:
+        """Capacity of an engine's KV memory, as registered."""
+
+    @abstractmethod
+    def pools(self) -> list[PoolUse]: ...
+
+    @abstractmethod
+    def counters(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    async def finish_attempts(self) -> None:
+        """Abort every attempt and wait until each has freed what it held."""
+
+    @abstractmethod
+    def start_engines(self) -> None:
+        """Start the loops of the engines with `own`."""
+
+    # ── life ───────────────────────────────────────────────────────────────────────────────────────
+    async def start(self) -> None:
+        """Listen, register, and begin to fetch. Raises RegistrationRefused."""
+        await self.snic_endpoint.start(self.store.on_message)
+        for number, endpoint in enumerate(self.cnic_endpoints):
+            await endpoint.start(self._link_handler(number))
+        self.metrics.watch(self.status)
+        self.start_engines()
+        await self.bus.serve(control.node_subject(self.node_id), control.to_node, self.on_control)
+        await self._register()
+        self.own(self._fetch_loop())
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set; raises what the node could not survive. Closes the node."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {stopping, self.failure}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self.failure.done():
+                self.failure.result()
+        finally:
+            stopping.cancel()
+            await self.close()
+
+    async def close(self) -> None:
+        await self.finish_attempts()
+        for task in self._owned:
+            task.cancel()
+        await asyncio.gather(*self._owned, return_exceptions=True)
+        await self.store.close()
+        for endpoint in (*self.cnic_endpoints, self.snic_endpoint):
+            await endpoint.close()
+        self.copier.close()
+        for backend in self.backends:
+            backend.close()
+        self.arena.close()
+
+    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine as a task of the node, at most for the node's life; if it fails, so does the node."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._owned_ended)
+        self._owned.add(task)
+        return task
+
+    def _owned_ended(self, task: asyncio.Task[None]) -> None:
+        self._owned.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self.failure.done():
+            self.failure.set_exception(task.exception() or RuntimeError("a node's task ended"))
+
+    def _link_handler(self, engine: int) -> Any:
+        async def handle(peer: Address, payload: bytes) -> None:
+            await self.on_link(engine, peer, payload)
+
+        return handle
+
+    # ── control plane ──────────────────────────────────────────────────────────────────────────────
+    async def _register(self) -> None:
+        message = control.RegisterNode(
+            node_id=self.node_id,
+            incarnation=self.snic_endpoint.address.incarnation,
+            protocol=PROTOCOL_VERSION,
+            role=self.role,
+            fingerprint=self.spec.fingerprint,
+            block_tokens=self.geometry.block_tokens,
+            max_context=self.spec.max_context,
+            buffer_slots=self._prompt_slots,
+            engines=tuple(
+                EngineInfo(number, endpoint.address, self.hbm_tokens(number))
+                for number, endpoint in enumerate(self.cnic_endpoints)
+            ),
+        )
+        while True:
+            try:
+                answer = await self.bus.request_until_answered(
+                    control.SCHEDULER, message, deadline_s=30.0
+                )
+            except BusError as error:
+                log.warning("not registered yet", node=self.node_id, reason=str(error))
+                continue
+            if isinstance(answer, control.Refused):
+                if answer.code == "incompatible":
+                    raise RegistrationRefused(answer.reason)
+                log.warning("registration refused", node=self.node_id, reason=answer.reason)
+                await asyncio.sleep(self.settings.fetch_interval_s)
+                continue
+            log.info("registered", node=self.node_id, role=self.role)
+            return
+
+    async def _fetch_loop(self) -> None:
+        number = 0
+        while True:
+            number += 1
+            self.changed.clear()
+            fetch = control.Fetch(
+                node_id=self.node_id,
+                incarnation=self.snic_endpoint.address.incarnation,
+                number=number,
+                engines=self.engine_loads(),
+                read_q_tokens=self.reader.queue_tokens,
+                status=self.status(),
+                held=self.held(),
+            )
+            try:
+                answer = await self.bus.request(control.SCHEDULER, fetch, timeout_s=1.0)
+            except BusError as error:
+                log.debug("fetch unanswered", node=self.node_id, reason=str(error))
+                await asyncio.sleep(self.settings.fetch_interval_s)
+                continue
+            if isinstance(answer, control.Refused):
+                log.warning("scheduler asks to register", node=self.node_id, reason=answer.reason)
+                await self._register()
+                continue
+            await asyncio.sleep(_SETTLE_S)
+            try:
+                async with asyncio.timeout(self.settings.fetch_interval_s):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def tell_scheduler(self, message: Message) -> None:
+        """Repeat until the scheduler has answered; give up when it stays away for long (it will learn the
+        same from fetches, or has forgotten the attempt)."""
+        try:
+            await self.bus.request_until_answered(
+                control.SCHEDULER, message, deadline_s=self.settings.request_deadline_s
+            )
+        except BusError as error:
+            log.warning("scheduler not told", node=self.node_id, reason=str(error))
+
+    def report(self, attempt: Attempt, phase: Phase) -> None:
+        """Tell the scheduler of a change of phase, in order per attempt, without waiting for it."""
+        before = self._reports.get(attempt)
+
+        async def tell() -> None:
+            if before is not None:
+                await asyncio.wait({before})
+            await self.tell_scheduler(control.PhaseChange(attempt, self.node_id, phase.value))
+            if self._reports.get(attempt) is task:
+                del self._reports[attempt]
+
+        task = self.own(tell())
+        self._reports[attempt] = task
+
+    async def reported(self, attempt: Attempt) -> None:
+        """Wait, but not for long, until the attempt's reports are answered: a scheduler that is away does
+        not hold up the data plane."""
+        pending = self._reports.get(attempt)
+        if pending is not None:
+            await asyncio.wait({pending}, timeout=1.0)
+
+    async def lost(self, attempt: Attempt, code: str, reason: str, *, retry: bool = True) -> None:
+        """Tell that this node has given the attempt up."""
+        self.metrics.attempts_lost.labels(code=code).inc()
+        log.warning(
+            "attempt lost",
+            request_id=attempt.request_id,
+            attempt=attempt.number,
+            code=code,
+            reason=reason,
+        )
+        await self.tell_scheduler(control.AttemptLost(attempt, self.node_id, code, reason, retry))
+
+    def crashed(self, attempt: Attempt, error: BaseException) -> None:
+        """An attempt's task ended by an error of ours: say so, and let another attempt try."""
+        log.error(
+            "attempt crashed", request_id=attempt.request_id, attempt=attempt.number, exc_info=error
+        )
+        self.own(self.lost(attempt, "internal", f"{type(error).__name__} on {self.node_id}"))
+
+    # ── reads ──────────────────────────────────────────────────────────────────────────────────────
+    async def read_share(self, keys: Sequence[bytes], into: Sequence[memoryview]) -> Share:
+        """Read this node's share of a request, and count it."""
+        self.changed.set()
+        try:
+            share = await self.reader.read(keys, into)
+        finally:
+            self.changed.set()
+        for status in share.statuses:
+            self.metrics.blocks_read.labels(status=status.name.lower()).inc()
+        return share
+
+    # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
+    def observe_phases(self, spent_s: dict[str, float], *phases: Phase) -> None:
+        """Count how long an attempt stayed in those of `phases` that it went through here."""
+        for phase in phases:
+            if phase.value in spent_s:
+                self.metrics.phase_seconds.labels(phase=phase.value).observe(spent_s[phase.value])
+
+    def status(self) -> NodeStatus:
+        return NodeStatus(
+            pools=tuple(self.pools()),
+            nics=tuple(
+                NicBytes(nic.name, lane.name.lower(), direction, moved)
+                for nic in (self.snic, *self.cnics)
+                for (lane, direction), moved in nic.moved().items()
+            ),
+            read_q_tokens=self.reader.queue_tokens,
+            counters=self.counters(),
+        )
+
+
+def now_s() -> float:
+    return time.monotonic()
