@@ -28,7 +28,6 @@ from threading import Lock
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from dualpath.kvstore.api import ReadStatus, StoreStat, WriteStatus
 from dualpath.kvstore.blockfile import (
@@ -40,10 +39,11 @@ from dualpath.kvstore.blockfile import (
 )
 from dualpath.kvstore.checksum import CHECKSUM_BYTES, block_checksum
 from dualpath.kvstore.tasks import Threads
+from dualpath.telemetry.logs import get_logger
 from dualpath.wire.store import Namespace
 
 Status = TypeVar("Status", ReadStatus, WriteStatus)
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 QUARANTINE_KEPT = 16
 _SUFFIX = ".kv"

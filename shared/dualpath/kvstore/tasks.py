@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import structlog
+from dualpath.telemetry.logs import get_logger
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def finish(work: Awaitable[T]) -> T:
@@ -29,6 +29,14 @@ async def finish(work: Awaitable[T]) -> T:
         error = None if future.cancelled() else future.exception()
         raise asyncio.CancelledError from error
     return future.result()
+
+
+async def stop(task: asyncio.Task[T]) -> None:
+    """Cancel `task` and wait for its end, whatever that is."""
+    task.cancel()
+    await finish(asyncio.wait({task}))
+    if not task.cancelled():
+        task.exception()
 
 
 class Threads:
@@ -50,18 +58,18 @@ class Tasks:
     """Tasks of one owner, who ends them with `close`. One that fails is logged and the others go on."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed", task=task.get_name(), exc_info=error)

@@ -1,0 +1,57 @@
+"""The process of a storage shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dualpath.transport.tcp import TcpEndpoint
+
+from dualpath.lanes.nic import PacedNic
+from dualpath.settings import Settings
+from dualpath.storage.shard import StorageShard
+
+
+def make_shard(settings: Settings, shard_id: str, port: int = 0) -> StorageShard:
+    """The shard of this name, with its blocks under `home/store/<shard_id>`, at `port` or any free one.
+
+    Its NIC is not paced: what the emulated cluster is short of are the nodes' storage NICs (paper §7).
+    It serves every fingerprint, each in a namespace of its own.
+    """
+    nic = PacedNic(f"{shard_id}.nic", quantum_bytes=settings.quantum)
+    endpoint = TcpEndpoint(
+        shard_id,
+        host=settings.host,
+        nic=nic,
+        secret=(settings.secret or "").encode(),
+        transfer_deadline_s=settings.transfer_deadline_s,
+        port=port,
+    )
+    return StorageShard(
+        shard_id,
+        settings.home / "store" / shard_id,
+        endpoint,
+        nic=nic,
+        fsync=settings.store_fsync,
+    )
+
+
+async def run(
+    settings: Settings,
+    shard_id: str,
+    stop: asyncio.Event,
+    *,
+    ready: Callable[[StorageShard], None],
+    port: int = 0,
+) -> None:
+    """Serve until `stop` is set or the task is cancelled; `ready` is called once clients can connect.
+
+    Raises StoreInUse where another process has the directory, OSError where it or the port is unusable.
+    """
+    shard = make_shard(settings, shard_id, port)
+    await shard.start()
+    try:
+        ready(shard)
+        await stop.wait()
+    finally:
+        await shard.close()

@@ -1,0 +1,42 @@
+"""Blocks in separate pieces of memory, as one region that a shard writes into. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+class BlocksRegion:
+    """Block i is at [i · block size, (i + 1) · block size); a write of one carries i as immediate data.
+
+    The memory stays its owner's. `on_block` is called once per block, when it has landed.
+    """
+
+    def __init__(self, views: Sequence[memoryview], on_block: Callable[[], None]) -> None:
+        """`views` are of equal size, at least one, of format "B"."""
+        self._views = views
+        self._size = views[0].nbytes
+        self._on_block = on_block
+        self._awaited = set(range(len(views)))
+
+    @property
+    def nbytes(self) -> int:
+        return self._size * len(self._views)
+
+    @property
+    def awaited(self) -> int:
+        """Blocks that have not landed."""
+        return len(self._awaited)
+
+    def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
+        pieces: list[memoryview] = []
+        while nbytes > 0:
+            index, within = divmod(offset, self._size)
+            piece = self._views[index][within : within + nbytes]
+            pieces.append(piece)
+            offset, nbytes = offset + len(piece), nbytes - len(piece)
+        return pieces
+
+    def on_write(self, imm: int) -> None:
+        if imm in self._awaited:
+            self._awaited.discard(imm)
+            self._on_block()
