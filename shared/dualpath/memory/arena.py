@@ -10,20 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from dualpath.blocks import KVGeometry
+from dualpath.memory.admission import slot_stride
 from dualpath.memory.slots import SlotPool
 from dualpath.wire.types import PoolUse
-
-PAGE_BYTES = 4096
-
-
-def slot_stride(slot_bytes: int) -> int:
-    """Bytes that a slot of `slot_bytes` occupies: slots begin on pages, as direct I/O and RDMA want it."""
-    return -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
-
-
-def slots_in(buffer_bytes: int, slot_bytes: int) -> int:
-    """How many slots fit into a buffer of so many bytes."""
-    return buffer_bytes // slot_stride(slot_bytes)
 
 
 class Arena:
@@ -56,6 +45,11 @@ class Arena:
     @property
     def total(self) -> int:
         return self._pool.total
+
+    @property
+    def prompt_slots(self) -> int:
+        """The most that `acquire` can give: all but the reserve."""
+        return self._pool.total - self._pool.reserved
 
     @property
     def fd(self) -> int:

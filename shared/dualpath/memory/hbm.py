@@ -13,7 +13,8 @@ class HbmLedger(Generic[Owner]):
 
     Three states of an owner: *promised* (counted so that placement does not overbook, but nobody is kept
     from allocating by it), *allocated*, gone. Age is the order of allocation: where growing does not fit,
-    the youngest gives way, so the oldest always goes on.
+    the youngest gives way, so the oldest always goes on. What is freed for a growing owner is kept for it:
+    newcomers would else take it, again and again.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -22,6 +23,7 @@ class HbmLedger(Generic[Owner]):
         self.capacity_tokens = capacity_tokens
         self._promised: dict[Owner, int] = {}
         self._allocated: dict[Owner, int] = {}
+        self._claims: dict[Owner, int] = {}
         self.promised_tokens = 0
         self.allocated_tokens = 0
 
@@ -50,10 +52,12 @@ class HbmLedger(Generic[Owner]):
 
     def allocate(self, owner: Owner, tokens: int) -> bool:
         """Turn the promise to `owner`, if any, into an allocation of `tokens`. False, and nothing changed, where
-        they do not fit beside the other allocations. Raises ValueError for an owner that has one."""
+        they do not fit beside the other allocations and what these have asked to grow by. Raises ValueError for
+        an owner that has one."""
         if owner in self._allocated:
             raise ValueError(f"{owner!r} has its HBM already; use grow")
-        if self.allocated_tokens + _positive(tokens) > self.capacity_tokens:
+        taken = self.allocated_tokens + sum(self._claims.values())
+        if taken + _positive(tokens) > self.capacity_tokens:
             return False
         self.withdraw(owner)
         self._allocated[owner] = tokens
@@ -63,11 +67,13 @@ class HbmLedger(Generic[Owner]):
     def grow(self, owner: Owner, tokens: int) -> list[Owner]:
         """Give `owner` so many more, and return []; or return whom to pre-empt first, the youngest first.
 
-        Nothing grows until a call returns []: release the victims, then call again. `[owner]` means that those
-        younger than it do not hold enough: it has to go itself (which frees what the older ones need).
-        Raises KeyError for an owner without an allocation.
+        Nothing grows until a call returns []: release the victims, then call again; until then, or until
+        `release(owner)`, nobody is allocated what the victims gave up. `[owner]` means that those younger than it
+        do not hold enough: it has to go itself (which frees what the older ones need). Raises KeyError for an
+        owner without an allocation.
         """
         held = self._allocated[owner]
+        self._claims.pop(owner, None)
         missing = self.allocated_tokens + _positive(tokens) - self.capacity_tokens
         if missing <= 0:
             self._allocated[owner] = held + tokens
@@ -81,11 +87,13 @@ class HbmLedger(Generic[Owner]):
             missing -= size
             if missing <= 0:
                 break
+        self._claims[owner] = tokens
         return victims
 
     def release(self, owner: Owner) -> None:
         """Give the allocation and any promise back; does nothing for an owner without."""
         self.withdraw(owner)
+        self._claims.pop(owner, None)
         self.allocated_tokens -= self._allocated.pop(owner, 0)
 
 
