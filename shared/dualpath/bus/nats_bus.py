@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import nats.errors
@@ -102,20 +104,15 @@ class Bus:
         Raises BusTimeout, BusUnavailable (not connected, nobody serves `subject`, connection lost
         while waiting), PayloadTooLarge, MalformedAnswer.
         """
-        self._next_token += 1
-        token = str(self._next_token)
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = future
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._send(subject, encode(message), reply=f"{self._inbox}.{token}")
-                msg = await future
+            with self._expected() as (inbox, answered):
+                async with asyncio.timeout(timeout_s):
+                    await self._send(subject, encode(message), reply=inbox)
+                    msg = await answered
         except TimeoutError:
             raise BusTimeout(
                 f"no answer to {type(message).__name__} on {subject} within {timeout_s:g} s"
             ) from None
-        finally:
-            self._waiting.pop(token, None)
         if msg.headers and msg.headers.get("Status") == "503":
             raise BusUnavailable(f"nobody serves {subject}")
         try:
@@ -153,6 +150,18 @@ class Bus:
         """Send without an answer; at most once. Raises BusUnavailable, PayloadTooLarge."""
         await self._send(subject, encode(message))
 
+    @contextmanager
+    def _expected(self) -> Iterator[tuple[str, asyncio.Future[Msg]]]:
+        """A reply subject, and the future of the first message that arrives there."""
+        self._next_token += 1
+        token = str(self._next_token)
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        try:
+            yield f"{self._inbox}.{token}", future
+        finally:
+            del self._waiting[token]
+
     async def _send(self, subject: str, payload: bytes, reply: str = "") -> None:
         client = self._client
         if client is None or not client.is_connected:
@@ -184,8 +193,8 @@ class Bus:
                 async with asyncio.timeout(_TRY_S):
                     served.subscription = await client.subscribe(subject, cb=served.take)
                     # The caller may now tell others to send: the server must know of it before.
-                    await client.flush()
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+                    await self._round_trip(client)
+            except (nats.errors.Error, OSError, TimeoutError, BusUnavailable) as error:
                 # The keeper subscribes on the next connection.
                 log.debug("subscribing failed", subject=subject, reason=str(error))
 
@@ -222,12 +231,21 @@ class Bus:
                 await client.subscribe(f"{self._inbox}.*", cb=self._take_answer)
                 for served in self._served:
                     served.subscription = await client.subscribe(served.subject, cb=served.take)
-                await client.flush()
+                await self._round_trip(client)
                 self._lost.clear()
                 self._client = client
         except BaseException:
             await self._dispose(client)
             raise
+
+    async def _round_trip(self, client: Client) -> None:
+        """Return when the server has handled all that was given to `client` before.
+
+        Not `client.flush`: its ping overtakes commands that the client has not written yet.
+        """
+        with self._expected() as (inbox, came_back):
+            await client.publish(inbox)
+            await came_back
 
     async def _take_answer(self, msg: Msg) -> None:
         future = self._waiting.get(msg.subject.rpartition(".")[2])

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
+from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import CONTENT_TYPE, Metrics
+
+log = get_logger(__name__)
 
 _MAX_HEAD_BYTES = 8192
 _MAX_CONNECTIONS = 32
-_READ_S = 5.0
+_CONNECTION_S = 5.0
 
 Healthy = Callable[[], tuple[bool, str]]
 """Is the process well, and a sentence about it."""
@@ -41,20 +44,28 @@ class StatusServer:
         await self._server.wait_closed()
         self._server = None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= _MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._connection(reader, writer), name="status-connection")
         self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("status request failed", exc_info=error)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._tasks) <= _MAX_CONNECTIONS:
-                async with asyncio.timeout(_READ_S):
-                    await self._serve(reader, writer)
+            async with asyncio.timeout(_CONNECTION_S):
+                await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             # A client that is slow or gone gets nothing.
-            pass
+            writer.transport.abort()
         finally:
-            self._tasks.discard(task)
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

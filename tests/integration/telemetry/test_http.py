@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest_asyncio
+
+from dualpath.telemetry.http import StatusServer
+from dualpath.telemetry.metrics import Metrics
+
+
+class Served:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.well = True
+
+    async def get(self, path: str, method: str = "GET") -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            return await client.request(method, f"http://127.0.0.1:{self.port}{path}")
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[Served]:
+    server, metrics = StatusServer(), Metrics("decode", "decode-0")
+    metrics.tokens_generated.inc(7)
+    result = Served(0)
+    result.port = await server.start(
+        "127.0.0.1",
+        metrics=metrics,
+        healthy=lambda: (result.well, "serving" if result.well else "the bus is away"),
+    )
+    yield result
+    await server.close()
+
+
+async def test_metrics_and_health_are_served(served: Served) -> None:
+    answer = await served.get("/metrics?x=1")
+    assert answer.status_code == 200
+    assert "dualpath_tokens_generated_total 7.0" in answer.text
+    assert (await served.get("/health")).text == "serving\n"
+    served.well = False
+    answer = await served.get("/health")
+    assert (answer.status_code, answer.text) == (503, "the bus is away\n")
+
+
+async def test_other_paths_and_methods_are_refused(served: Served) -> None:
+    assert (await served.get("/")).status_code == 404
+    assert (await served.get("/metrics", "POST")).status_code == 405
+    head = await served.get("/metrics", "HEAD")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_oversized_and_broken_requests_end_and_others_are_served(served: Served) -> None:
+    for garbage in (b"GET /metrics HTTP/1.1\r\nX: " + b"y" * 20_000, b"\x00\xff\r\n\r\n", b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(garbage)
+        writer.write_eof()
+        try:
+            answer = await reader.read()
+        except ConnectionResetError:
+            answer = b""
+        assert b" 200 " not in answer
+        writer.close()
+    assert (await served.get("/health")).status_code == 200
+
+
+async def test_close_ends_open_connections() -> None:
+    server = StatusServer()
+    port = await server.start(
+        "127.0.0.1", metrics=Metrics("x", "x"), healthy=lambda: (True, "serving")
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /hea")
+    await writer.drain()
+    await server.close()
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
