@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
-from dualpath.memory.capacity import check_capacity
-
 from dualpath.cluster.home import Home
-from dualpath.model.spec import ModelSpec
 from dualpath.policy.bottleneck import bottleneck_free
 from dualpath.settings import Settings
 
@@ -71,21 +68,6 @@ def check_ports(settings: Settings) -> Iterator[str]:
                 yield f"port {port} needs privileges that this user lacks; choose one above 1023"
             else:
                 yield f"host {settings.host} cannot be bound ({error}); set an address of this machine"
-
-
-def check_memory(settings: Settings, spec: ModelSpec) -> list[str]:
-    """Every pool must hold one request of the longest context."""
-    return check_capacity(
-        spec.geometry,
-        spec.max_context,
-        prefill_buffer=settings.prefill_buffer,
-        decode_buffer=settings.decode_buffer,
-        write_back_blocks=settings.write_back_blocks,
-        prefill_hbm=settings.prefill_hbm,
-        decode_hbm=settings.decode_hbm,
-        layerwise=settings.use_layerwise,
-        ring_layers=settings.ring_layers,
-    )
 
 
 def bottleneck_line(settings: Settings) -> str:

@@ -21,6 +21,7 @@ from dualpath.cluster.plan import Service, meaning_of_loss, start_stages, stop_o
 from dualpath.cluster.processes import identify
 from dualpath.cluster.record import ClusterRecord, ServiceRecord, State, save_record
 from dualpath.cluster.welcome import welcome
+from dualpath.memory.admission import check_capacity
 from dualpath.model.api import ModelError
 from dualpath.model.locate import resolve_dtype
 from dualpath.model.spec import ModelSpec, load_spec
@@ -157,7 +158,7 @@ class Supervisor:
             spec = await asyncio.to_thread(load_spec, self._settings)
         except ModelError as error:
             raise CannotStart(str(error)) from None
-        if problems := checks.check_memory(self._settings, spec):
+        if problems := check_capacity(self._settings, spec.geometry, spec.max_context):
             raise CannotStart("\n".join(problems))
         self._console.say(checks.bottleneck_line(settings))
         if note := checks.memory_note(settings):

