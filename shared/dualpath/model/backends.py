@@ -7,9 +7,10 @@ from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
 
 
-def load_backend(spec: ModelSpec, settings: Settings) -> Backend:
+def load_backend(spec: ModelSpec, settings: Settings, engine: int = 0) -> Backend:
     """Load the model of `spec` on this process's device; blocks while weights are read.
 
+    `engine` counts within the node: on a machine with several accelerators each engine gets its own.
     Raises ModelError where the device or the weights are not usable. The caller closes the back end.
     """
     if spec.kind == "synthetic":
@@ -18,4 +19,4 @@ def load_backend(spec: ModelSpec, settings: Settings) -> Backend:
         return SyntheticBackend(spec, settings)
     from dualpath.model.torch_backend import TorchBackend
 
-    return TorchBackend(spec, settings)
+    return TorchBackend(spec, settings, engine)

@@ -64,7 +64,7 @@ def _weights() -> dict[str, NDArray[np.float32]]:
     def matrix(name: str, rows: int, columns: int) -> NDArray[np.float32]:
         bound = _GAIN.get(name, 1.0) * (3.0 / columns) ** 0.5
         drawn: NDArray[np.float64] = random.random_sample((rows, columns))
-        return ((drawn * 2 - 1) * bound).astype(np.float32)
+        return np.asarray((drawn * 2 - 1) * bound, np.float32)
 
     ones = np.ones(hidden, np.float32)
     weights = {

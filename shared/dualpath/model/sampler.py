@@ -1,0 +1,95 @@
+"""How a token is chosen: a pure function of the parameters, the token's number and the logits.
+
+Neither state nor a stream of random numbers: the same token comes out on whichever worker, and in
+whichever attempt, it is drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dualpath.model.api import ModelError
+from dualpath.wire.types import Sampled, Sampling
+
+Scores: TypeAlias = NDArray[np.float32]
+_LOOK = 1024
+"""So many of the best ids are sorted at first: nearly always enough, and far cheaper than all."""
+
+
+def sample(sampling: Sampling, index: int, logits: Scores) -> Sampled:
+    """Choose generated token number `index` (from 0) by `logits`, `[vocabulary]`, which stay unchanged.
+
+    Order: `min_tokens` (ids of `stop_ids` cannot be chosen before), temperature, `top_k`, `top_p`. Among
+    equal logits the lower id comes first. Log-probabilities are those of the raw logits. Raises ModelError
+    where no logit is a number.
+    """
+    scores = logits
+    if index < sampling.min_tokens and sampling.stop_ids:
+        scores = logits.copy()
+        scores[[token for token in sampling.stop_ids if 0 <= token < len(scores)]] = -np.inf
+    best = int(np.argmax(scores))
+    if not np.isfinite(scores[best]):
+        raise ModelError(
+            "the model's logits are not finite numbers; its KV-Cache or its weights are damaged"
+        )
+    if sampling.temperature > 0:
+        best = _draw(sampling, uniform(sampling.seed, index), scores)
+    if sampling.top_logprobs is None:
+        return Sampled(best)
+    return _with_logprobs(best, sampling.top_logprobs, logits)
+
+
+def uniform(seed: int, index: int) -> float:
+    """The number in [0, 1) that decides token `index` of a request with `seed`."""
+    digest = hashlib.blake2b(
+        f"{seed}:{index}".encode(), digest_size=8, person=b"dualpath.draw.1"
+    ).digest()
+    return float(int.from_bytes(digest, "little") >> 11) / (1 << 53)
+
+
+def best_ids(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
+    """The `count` ids of the highest scores (with equals of the last, perhaps more), best first."""
+    size = len(scores)
+    if count < size:
+        bound = np.partition(scores, size - count)[size - count]
+        ids = np.flatnonzero(scores >= bound)
+    else:
+        ids = np.arange(size)
+    return ids[np.argsort(-scores[ids], kind="stable")]
+
+
+def _draw(sampling: Sampling, at: float, scores: Scores) -> int:
+    """Inverse CDF at `at` over the ids in order of probability, cut to `top_k`, then to `top_p`."""
+    size = len(scores)
+    scaled = scores.astype(np.float64) / sampling.temperature
+    weights = np.exp(scaled - scaled.max())
+    limited = 0 < sampling.top_k < size
+    ids = best_ids(scaled, sampling.top_k)[: sampling.top_k] if limited else best_ids(scaled, _LOOK)
+    cumulative = np.cumsum(weights[ids])
+    total = cumulative[-1] if limited else weights.sum()
+    needed = total * (sampling.top_p if sampling.top_p < 1 else at)
+    if not limited and cumulative[-1] <= needed:
+        ids = best_ids(scaled, size)
+        cumulative = np.cumsum(weights[ids])
+    last = int(np.count_nonzero(weights[ids])) - 1
+    mass = total
+    if sampling.top_p < 1:
+        last = min(last, int(np.searchsorted(cumulative, total * sampling.top_p)))
+        mass = cumulative[last]
+    return int(ids[min(last, int(np.searchsorted(cumulative, at * mass, side="right")))])
+
+
+def _with_logprobs(chosen: int, count: int, logits: Scores) -> Sampled:
+    raw = logits.astype(np.float64)
+    peak = raw.max()
+    normalizer = peak + np.log(np.exp(raw - peak).sum())
+    best = best_ids(logits, count)[:count] if count else ()
+    return Sampled(
+        chosen,
+        float(raw[chosen] - normalizer),
+        tuple((int(token), float(raw[token] - normalizer)) for token in best),
+    )

@@ -1,0 +1,102 @@
+"""A checkpoint loaded with `transformers`' model code, run one layer at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers.utils import logging as transformers_logging
+
+from dualpath.model.api import ModelError
+from dualpath.model.attention import IMPLEMENTATION, RaggedCache
+from dualpath.model.checkpoint import read_json, weight_files
+from dualpath.model.families import FAMILIES
+from dualpath.model.spec import ModelSpec
+from dualpath.settings import Settings
+
+
+def choose_device(settings: Settings, engine: int) -> torch.device:
+    """The device of engine number `engine`; raises ModelError where CUDA is asked for and not there."""
+    if settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ModelError(
+            "device is cuda, but torch finds no CUDA device; install a CUDA build of torch, or use device cpu"
+        )
+    return torch.device("cuda", engine % torch.cuda.device_count())
+
+
+def thread_count(settings: Settings) -> int:
+    """Torch threads of a worker: the setting, or all the cores that this process may use."""
+    return settings.threads or len(os.sched_getaffinity(0))
+
+
+class TorchModel:
+    """Weights on a device, and the steps of a forward. Call from the compute thread only."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        """Load `spec.directory`: safetensors only, nothing fetched. Raises ModelError where that fails."""
+        assert spec.directory is not None
+        self.device = device
+        self.dtype: torch.dtype = getattr(torch, spec.dtype)
+        family = FAMILIES[spec.family]
+        config = read_json(spec.directory / "config.json")
+        self.parts = [family.parts(config, layer) for layer in range(spec.geometry.n_layers)]
+        causal = _load(spec.directory, family.model_class, self.dtype, device)
+        self._body = causal.model
+        self._head = causal.lm_head
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """`[Σ new]` ids → `[1, Σ new, hidden]`."""
+        hidden: Tensor = self._body.embed_tokens(token_ids.unsqueeze(0))
+        return hidden
+
+    def rope(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin for positions `[1, Σ new]`: equal in all layers."""
+        angles: tuple[Tensor, Tensor] = self._body.rotary_emb(hidden, position_ids=positions)
+        return angles
+
+    def layer(
+        self,
+        index: int,
+        hidden: Tensor,
+        positions: Tensor,
+        rope: tuple[Tensor, Tensor],
+        cache: RaggedCache,
+    ) -> Tensor:
+        """Run one layer over the packed batch; the new KV is in the cache's rows afterwards."""
+        output: Tensor = self._body.layers[index](
+            hidden,
+            attention_mask=None,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            position_embeddings=rope,
+            ragged=cache,
+        )
+        return output
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[n, hidden]` after the last layer → `[n, vocabulary]`, float32, on the host."""
+        scores: Tensor = self._head(self._body.norm(hidden))
+        return scores.float().cpu()
+
+
+def _load(directory: Path, model_class: str, dtype: torch.dtype, device: torch.device) -> Any:
+    weight_files(directory)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = getattr(transformers, model_class).from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation=IMPLEMENTATION,
+            use_safetensors=True,
+            local_files_only=True,
+        )
+        return model.eval().to(device)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"the model in {directory} cannot be loaded: {error}") from error
