@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from dualpath.kvstore.tasks import Tasks, Threads, finish, stop
+
+
+async def test_finish_outlives_cancellation_and_then_raises_it() -> None:
+    release, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await release.wait()
+        ended.set()
+
+    task = asyncio.create_task(finish(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+async def test_finish_gives_the_result_or_the_error() -> None:
+    async def seven() -> int:
+        return 7
+
+    async def fail() -> int:
+        raise KeyError("x")
+
+    assert await finish(seven()) == 7
+    with pytest.raises(KeyError):
+        await finish(fail())
+
+
+async def test_a_deadline_around_finish_still_counts() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0.05)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await finish(work())
+
+
+async def test_a_cancelled_call_returns_only_after_its_thread_has() -> None:
+    threads = Threads(1, "test")
+    entered, release, left = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        entered.set()
+        release.wait(5)
+        left.set()
+
+    task = asyncio.create_task(threads.run(call))
+    assert await asyncio.to_thread(entered.wait, 5)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left.is_set()
+    threads.close()
+
+
+async def test_close_ends_all_tasks_also_those_that_ending_tasks_start() -> None:
+    tasks = Tasks()
+    seen: list[str] = []
+
+    async def late() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append("late")
+
+    async def early() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            tasks.spawn(late(), "late")
+            await asyncio.sleep(0)
+            seen.append("early")
+
+    tasks.spawn(early(), "early")
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert seen == ["early", "late"]
+    assert len(tasks) == 0
+
+
+async def test_a_failing_task_is_forgotten_and_the_others_go_on() -> None:
+    tasks = Tasks()
+    done = asyncio.Event()
+
+    async def fail() -> None:
+        raise RuntimeError("on purpose")
+
+    async def succeed() -> None:
+        done.set()
+
+    tasks.spawn(fail(), "fail")
+    tasks.spawn(succeed(), "succeed")
+    await done.wait()
+    await tasks.close()
+
+
+async def test_stop_takes_whatever_end_the_task_has() -> None:
+    async def fail() -> None:
+        raise RuntimeError("on purpose")
+
+    task = asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    await stop(task)
+    sleeper = asyncio.create_task(asyncio.sleep(60))
+    await stop(sleeper)
+    assert sleeper.cancelled()
