@@ -64,6 +64,7 @@ async def test_an_error_that_a_task_did_not_handle_is_told() -> None:
         raise RuntimeError("boom")
 
     attempts.start(Record(Attempt("r", 1)), work())
+    await asyncio.sleep(0)
     await attempts.close()
     assert [str(error) for error in crashes] == ["boom"]
 
