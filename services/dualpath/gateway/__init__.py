@@ -1,1 +1,5 @@
-"""The gateway: an OpenAI-compatible front that owns each request from start to end."""
+"""The OpenAI-compatible HTTP service: owns every request from its arrival to its last token."""
+
+from dualpath.gateway.service import GatewayService
+
+__all__ = ["GatewayService"]

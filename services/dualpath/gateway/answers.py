@@ -1,0 +1,183 @@
+"""The JSON of answers, whole and in chunks: OpenAI's two formats, with vLLM's token ids. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dualpath.gateway.pieces import Piece
+from dualpath.model.text import Tokenizer
+from dualpath.wire.types import FinishReason
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def json(self) -> Json:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True)
+class AnswerFormat(ABC):
+    """One answer's JSON. `created` is in seconds since the epoch; `prompt_ids` is None unless the client
+    asked for token ids."""
+
+    request_id: str
+    model: str
+    created: int
+    tokenizer: Tokenizer
+    logprobs: int | None
+    prompt_ids: Sequence[int] | None
+
+    prefix = ""
+    """Of the answer's id."""
+    whole_object = ""
+    chunk_object = ""
+
+    def whole(self, pieces: Sequence[Piece], finish: FinishReason, usage: Usage) -> Json:
+        """The answer to a request that does not stream."""
+        text = "".join(piece.text for piece in pieces)
+        choice = self._choice(text) | self._details(pieces) | {"finish_reason": finish}
+        return self._envelope(self.whole_object, [choice]) | {"usage": usage.json()}
+
+    def chunk(self, pieces: Sequence[Piece], finish: FinishReason | None, *, first: bool) -> Json:
+        """A part of a stream."""
+        text = "".join(piece.text for piece in pieces)
+        choice = self._delta(text, first) | self._details(pieces) | {"finish_reason": finish}
+        return self._envelope(self.chunk_object, [choice])
+
+    def usage_chunk(self, usage: Usage) -> Json:
+        """The last part of a stream that includes usage."""
+        return self._envelope(self.chunk_object, []) | {"usage": usage.json()}
+
+    def says_something(self, piece: Piece) -> bool:
+        """Whether a chunk of its own is due: not for a character of which only the first bytes are here."""
+        return bool(piece.text) or (
+            bool(piece.tokens) and (self.logprobs is not None or self.prompt_ids is not None)
+        )
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": f"{self.prefix}{self.request_id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+    def _details(self, pieces: Sequence[Piece]) -> Json:
+        silent = self.logprobs is None or not pieces
+        details: Json = {"logprobs": None if silent else self._logprobs(pieces)}
+        if self.prompt_ids is not None:
+            details["token_ids"] = [t.token_id for piece in pieces for t in piece.tokens]
+        return details
+
+    @abstractmethod
+    def _choice(self, text: str) -> Json: ...
+
+    @abstractmethod
+    def _delta(self, text: str, first: bool) -> Json: ...
+
+    @abstractmethod
+    def _logprobs(self, pieces: Sequence[Piece]) -> Json: ...
+
+
+@dataclass(frozen=True)
+class ChatFormat(AnswerFormat):
+    prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def whole(self, pieces: Sequence[Piece], finish: FinishReason, usage: Usage) -> Json:
+        return super().whole(pieces, finish, usage) | self._prompt()
+
+    def chunk(self, pieces: Sequence[Piece], finish: FinishReason | None, *, first: bool) -> Json:
+        chunk = super().chunk(pieces, finish, first=first)
+        return chunk | self._prompt() if first else chunk
+
+    def _prompt(self) -> Json:
+        return {} if self.prompt_ids is None else {"prompt_token_ids": list(self.prompt_ids)}
+
+    def _choice(self, text: str) -> Json:
+        return {"index": 0, "message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _delta(self, text: str, first: bool) -> Json:
+        delta: Json = {"role": "assistant"} if first else {}
+        if text or first:
+            delta["content"] = text
+        return {"index": 0, "delta": delta}
+
+    def _logprobs(self, pieces: Sequence[Piece]) -> Json:
+        return {
+            "content": [
+                self._entry(token.token_id, token.logprob)
+                | {"top_logprobs": [self._entry(*best) for best in token.top[: self.logprobs]]}
+                for piece in pieces
+                for token in piece.tokens
+            ],
+            "refusal": None,
+        }
+
+    def _entry(self, token_id: int, logprob: float | None) -> Json:
+        data = self.tokenizer.token_bytes(token_id)
+        return {
+            "token": data.decode("utf-8", "replace"),
+            "logprob": _finite(logprob),
+            "bytes": list(data),
+        }
+
+
+@dataclass(frozen=True)
+class CompletionFormat(AnswerFormat):
+    prefix = "cmpl-"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _choice(self, text: str) -> Json:
+        return self._delta(text, True)
+
+    def _delta(self, text: str, first: bool) -> Json:
+        choice: Json = {"index": 0, "text": text}
+        if first and self.prompt_ids is not None:
+            choice["prompt_token_ids"] = list(self.prompt_ids)
+        return choice
+
+    def _logprobs(self, pieces: Sequence[Piece]) -> Json:
+        tokens = [token for piece in pieces for token in piece.tokens]
+        return {
+            "tokens": [self._name(token.token_id) for token in tokens],
+            "token_logprobs": [_finite(token.logprob) for token in tokens],
+            "top_logprobs": [
+                {
+                    self._name(token_id): _finite(logprob)
+                    for token_id, logprob in t.top[: self.logprobs]
+                }
+                for t in tokens
+            ],
+            "text_offset": [offset for piece in pieces for offset in piece.offsets],
+        }
+
+    def _name(self, token_id: int) -> str:
+        data = self.tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            # As OpenAI names a token that is a piece of a character.
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _finite(logprob: float | None) -> float:
+    """JSON has no −∞: as OpenAI, −9999 stands for what cannot come."""
+    return -9999.0 if logprob is None else max(logprob, -9999.0)

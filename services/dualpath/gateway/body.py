@@ -1,0 +1,57 @@
+"""A request's body: bounded while it is read, parsed, and told from nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from dualpath.gateway.errors import ApiError, invalid
+
+READ_S = 60.0
+"""A client that sends its body more slowly is told so."""
+
+
+async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The JSON object in the body. Raises ApiError: 413 as soon as it is longer than `max_bytes`, 408 where
+    it takes READ_S, 400 where it is no JSON object; starlette's ClientDisconnect."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return parse_object(await _read(request, max_bytes))
+    except TimeoutError:
+        raise ApiError(
+            408, f"the request body did not arrive within {READ_S:g} s", code="body_timeout"
+        ) from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+    return bytes(body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Raises ApiError(400)."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"the body is no valid JSON: {error}", code="malformed_json") from error
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object", code="malformed_json")
+    return value
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the request body is longer than {max_bytes} bytes; send less, or raise max_body",
+        code="body_too_large",
+    )

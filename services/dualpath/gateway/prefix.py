@@ -1,0 +1,74 @@
+"""The estimate of how much of a prompt is stored: for the scheduler's policies, without a lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from dualpath.blocks import KVGeometry
+from dualpath.kvstore.api import PrefixMatch
+from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.lanes.nic import PacedNic
+from dualpath.model.spec import ModelSpec
+from dualpath.settings import Settings
+from dualpath.telemetry.logs import get_logger
+from dualpath.transport.tcp import TcpEndpoint
+
+log = get_logger(__name__)
+
+ESTIMATE_S = 0.5
+"""A request waits no longer for it."""
+
+
+class Matcher(Protocol):
+    async def match(self, keys: Sequence[bytes]) -> PrefixMatch: ...
+
+
+class PrefixEstimate:
+    """Asks the shards. Where none answers in time the estimate is zero, never an error: the nodes look again."""
+
+    def __init__(self, geometry: KVGeometry, store: Matcher | None) -> None:
+        self._geometry = geometry
+        self._store = store
+
+    async def hit_blocks(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
+        """Blocks of the prompt that seem to be stored, of those that may count as hits."""
+        limit = min(self._geometry.max_hit_blocks(prompt_tokens), len(keys))
+        if self._store is None or limit == 0:
+            return 0
+        try:
+            async with asyncio.timeout(ESTIMATE_S):
+                match = await self._store.match(keys[:limit])
+        except TimeoutError:
+            log.warning("prefix estimate took too long", limit_s=ESTIMATE_S)
+            return 0
+        return min(match.blocks, limit)
+
+
+class ShardConnection:
+    """The gateway's own way to the shards. It only asks: no KV passes, so its NIC is not paced."""
+
+    def __init__(self, settings: Settings, spec: ModelSpec, gateway_id: str) -> None:
+        self._endpoint = TcpEndpoint(
+            f"{gateway_id}.snic",
+            host=settings.host,
+            nic=PacedNic(f"{gateway_id}.snic"),
+            secret=(settings.secret or "").encode(),
+            fingerprint=spec.fingerprint,
+            transfer_deadline_s=settings.transfer_deadline_s,
+        )
+        self.store = ShardStore(
+            self._endpoint,
+            [parse_shard(text) for text in settings.shard_addresses],
+            fingerprint=spec.fingerprint,
+            block_bytes=spec.geometry.full_block_bytes,
+            match_deadline_s=ESTIMATE_S,
+        )
+
+    async def start(self) -> None:
+        await self._endpoint.start(self.store.on_message)
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self._endpoint.close()

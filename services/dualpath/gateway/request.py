@@ -1,0 +1,163 @@
+"""The request that a gateway owns, through all attempts at it. Pure: messages in, messages out.
+
+The client's tokens are what `take` returns, in order and once, whichever attempts they came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dualpath.blocks import BlockKeys, pack_keys
+from dualpath.blocks.keys import pack_tokens
+from dualpath.wire.control import (
+    AttemptOver,
+    Refused,
+    Submit,
+    TokenAck,
+    TokenEvent,
+    TokenPage,
+    TokenRequest,
+)
+from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled, Sampling
+
+PAGE_TOKENS = 64 * 1024
+"""Ids per page: 256 KiB on the wire."""
+
+PREEMPTED = "preempted"
+
+
+@dataclass
+class Request:
+    """One client's request. `keys` is of the prompt, and owned from here on.
+
+    `submit_due` is set while the scheduler must be told of an attempt: at the start, and after each loss.
+    """
+
+    request_id: str
+    prompt: list[int]
+    sampling: Sampling
+    keys: BlockKeys
+    max_attempts: int
+    number: int = 0
+    generated: list[Sampled] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stats: AttemptStats = field(default_factory=AttemptStats)
+    lost: AttemptOver | None = None
+    """Why the request was given up."""
+    submit_due: bool = True
+    failures: int = 0
+    _base: int = 0
+    """How many generated tokens the present attempt's prompt holds."""
+    _taken: int = 0
+
+    # ── attempts ───────────────────────────────────────────────────────────────────────────────────
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(self.request_id, self.number)
+
+    @property
+    def over(self) -> bool:
+        return self.finish is not None or self.lost is not None
+
+    @property
+    def sequence_tokens(self) -> int:
+        """Tokens that the present attempt prefills."""
+        return len(self.prompt) + self._base
+
+    def begin_attempt(self) -> None:
+        """Go on to the next attempt: prompt, and everything generated so far."""
+        self.keys.extend(token.token_id for token in self.generated[self._base :])
+        self._base = len(self.generated)
+        self.number += 1
+        self.submit_due = False
+
+    def submission(self, gateway_id: str, hit_blocks: int, deadline_s: float) -> Submit:
+        """The present attempt as the scheduler is told of it."""
+        return Submit(
+            attempt=self.attempt,
+            gateway_id=gateway_id,
+            prompt_tokens=self.sequence_tokens,
+            generated=self._base,
+            root=self.keys.root,
+            keys=pack_keys(self.keys.keys),
+            hit_blocks_estimate=hit_blocks,
+            sampling=self.sampling,
+            deadline_s=deadline_s,
+        )
+
+    def forgotten(self) -> None:
+        """The scheduler has lost its memory: what it was told must be said again."""
+        if not self.over:
+            self._go_on()
+
+    def lose(self, over: AttemptOver) -> bool:
+        """An attempt is over. Returns whether that changed anything: word of an older one does not."""
+        if over.attempt != self.attempt or self.over or self.submit_due:
+            return False
+        if over.code != PREEMPTED:
+            self.failures += 1
+        if self._ended_by_tokens() is None and (
+            not over.retry or self.failures >= self.max_attempts
+        ):
+            self.lost = over
+        else:
+            self._go_on()
+        return True
+
+    def _go_on(self) -> None:
+        """Another attempt, unless the tokens themselves say that nothing is left to generate."""
+        self.finish = self._ended_by_tokens()
+        self.submit_due = self.finish is None
+
+    def _ended_by_tokens(self) -> FinishReason | None:
+        """The reason that the lost last event would have named."""
+        count, sampling = len(self.generated), self.sampling
+        if count > sampling.min_tokens and self.generated[-1].token_id in sampling.stop_ids:
+            return "stop"
+        return "length" if count >= sampling.max_tokens else None
+
+    # ── messages of nodes ──────────────────────────────────────────────────────────────────────────
+    def page(self, asked: TokenRequest) -> TokenPage | Refused:
+        """Ids [start, stop) of the present attempt's sequence, PAGE_TOKENS at most."""
+        if asked.attempt != self.attempt:
+            return Refused(f"{asked.attempt} is over; the present one is {self.attempt}")
+        if not 0 <= asked.start < asked.stop <= self.sequence_tokens:
+            return Refused(
+                f"no tokens [{asked.start}, {asked.stop}) in a sequence of {self.sequence_tokens}",
+                code="malformed",
+            )
+        start, stop = asked.start, min(asked.stop, asked.start + PAGE_TOKENS)
+        ids = self.prompt[start:stop]
+        skip = len(self.prompt)
+        if stop > skip:
+            ids += [t.token_id for t in self.generated[max(start - skip, 0) : stop - skip]]
+        return TokenPage(start, pack_tokens(ids))
+
+    def receive(self, event: TokenEvent) -> TokenAck:
+        """Take what is new of an event. What came before is dropped; after a gap nothing is taken."""
+        if event.attempt != self.attempt or self.over:
+            return done_with(event)
+        have = len(self.generated)
+        if event.index <= have:
+            self.generated.extend(event.tokens[have - event.index :])
+            if event.finish is not None:
+                self.finish = event.finish
+                self.stats = event.stats or self.stats
+        return TokenAck(event.attempt, len(self.generated), finished=self.finish is not None)
+
+    # ── the client's side ──────────────────────────────────────────────────────────────────────────
+    def take(self) -> list[Sampled]:
+        """Tokens that have arrived since the last call."""
+        fresh = self.generated[self._taken :]
+        self._taken += len(fresh)
+        return fresh
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose KV was read. A later attempt also hits generated tokens: they do not count."""
+        return min(self.stats.hit_tokens, len(self.prompt))
+
+
+def done_with(event: TokenEvent) -> TokenAck:
+    """The answer for an attempt that is nobody's any more: its sender may forget it."""
+    return TokenAck(event.attempt, event.index + len(event.tokens), finished=True)

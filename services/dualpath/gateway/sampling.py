@@ -1,0 +1,88 @@
+"""From a client's wishes to `Sampling`, within what the model can do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dualpath.gateway.errors import ApiError, invalid
+from dualpath.gateway.schema import ChatBody, CompletionBody
+from dualpath.model.spec import ModelSpec
+from dualpath.wire.types import Sampling
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""As OpenAI and vLLM have it; a chat may go on to the end of the context."""
+
+_SEED_MASK = (1 << 63) - 1
+
+
+def prompt_param(body: ChatBody | CompletionBody) -> str:
+    return "messages" if isinstance(body, ChatBody) else "prompt"
+
+
+def check_prompt(prompt: Sequence[int], spec: ModelSpec, param: str) -> None:
+    """Raise ApiError(400) for a prompt that no worker must ever see; `param` is where it came from."""
+    if not prompt:
+        raise invalid("the prompt holds no token; send at least one", param)
+    if len(prompt) >= spec.max_context:
+        raise _too_long(
+            spec, param, f"the prompt has {len(prompt)}, which leaves no room for an answer"
+        )
+    if min(prompt) < 0 or max(prompt) >= spec.vocab_size:
+        bad = next(token for token in prompt if not 0 <= token < spec.vocab_size)
+        raise invalid(
+            f"prompt holds token id {bad}; ids of this model are 0 to {spec.vocab_size - 1}",
+            param,
+        )
+
+
+def choose_sampling(
+    body: ChatBody | CompletionBody, prompt_tokens: int, spec: ModelSpec, *, drawn_seed: int
+) -> Sampling:
+    """How to sample for `body`; `drawn_seed` serves where the client gave none.
+
+    Raises ApiError(400) where wishes contradict each other or the context.
+    """
+    param = prompt_param(body)
+    room = spec.max_context - prompt_tokens
+    wanted = body.wanted_tokens
+    if wanted is None:
+        wanted = room if isinstance(body, ChatBody) else min(room, DEFAULT_COMPLETION_TOKENS)
+    elif wanted > room:
+        raise _too_long(
+            spec,
+            param,
+            f"you asked for {prompt_tokens + wanted} ({prompt_tokens} in the prompt, {wanted} to generate)",
+        )
+    min_tokens = body.min_tokens or 0
+    if min_tokens > wanted:
+        raise invalid(
+            f"min_tokens is {min_tokens}, but at most {wanted} are generated", "min_tokens"
+        )
+    stop_ids = body.stop_token_ids or []
+    beyond = [token for token in stop_ids if token >= spec.vocab_size]
+    if beyond:
+        raise invalid(
+            f"stop_token_ids holds {beyond[0]}; ids of this model are 0 to {spec.vocab_size - 1}",
+            "stop_token_ids",
+        )
+    eos_ids = () if body.ignore_eos else spec.eos_ids
+    top_k = body.top_k or 0
+    return Sampling(
+        max_tokens=wanted,
+        seed=(drawn_seed if body.seed is None else body.seed) & _SEED_MASK,
+        min_tokens=min_tokens,
+        temperature=1.0 if body.temperature is None else float(body.temperature),
+        top_p=1.0 if body.top_p is None else float(body.top_p),
+        top_k=max(top_k, 0),
+        stop_ids=tuple(dict.fromkeys((*eos_ids, *stop_ids))),
+        top_logprobs=body.wanted_logprobs,
+    )
+
+
+def _too_long(spec: ModelSpec, param: str, what: str) -> ApiError:
+    return invalid(
+        f"this model's context is {spec.max_context} tokens, prompt and answer together, but {what}; "
+        "shorten the prompt or ask for fewer tokens",
+        param,
+        "context_length_exceeded",
+    )

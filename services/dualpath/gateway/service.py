@@ -1,0 +1,154 @@
+"""The gateway as a service of a process: its parts, their start and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from dualpath.bus import Bus
+from dualpath.gateway.app import make_app
+from dualpath.gateway.errors import unavailable
+from dualpath.gateway.flights import Flights
+from dualpath.gateway.intake import Intake
+from dualpath.gateway.prefix import PrefixEstimate, ShardConnection
+from dualpath.gateway.registration import Registration
+from dualpath.gateway.watch import Watch
+from dualpath.model.spec import ModelSpec
+from dualpath.settings import Settings
+from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.metrics import Metrics
+from dualpath.wire.control import gateway_subject, to_gateway
+from dualpath.wire.types import NodeStatus, PoolUse
+
+log = get_logger(__name__)
+
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections: they, and not the server, should be the ones to close."""
+
+
+class GatewayService:
+    """Create, `start`, `close`. The caller owns `bus` and closes it afterwards."""
+
+    def __init__(self, settings: Settings, spec: ModelSpec, bus: Bus, gateway_id: str) -> None:
+        """Raises ModelError where the model's tokenizer or template cannot be read."""
+        self._settings, self._bus, self._gateway_id = settings, bus, gateway_id
+        self._intake = Intake(settings, spec)
+        self._shards = (
+            ShardConnection(settings, spec, gateway_id) if settings.shard_addresses else None
+        )
+        prefix = PrefixEstimate(spec.geometry, self._shards.store if self._shards else None)
+        self._flights = Flights(bus, gateway_id, prefix)
+        self._registration = Registration(
+            bus, gateway_id, spec.fingerprint, self._flights.scheduler_restarted
+        )
+        self._watch = Watch(Metrics("gateway", gateway_id))
+        self._watch.metrics.watch(self.status)
+        self._stopping = False
+        self._server: _Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, port: int) -> int:
+        """Serve HTTP on the settings' host at `port` (0: any free one), and return the port. Does not wait for
+        the scheduler: until it answers, requests get 503. Raises OSError where the port is taken."""
+        listening = socket.create_server(
+            (self._settings.host, port),
+            family=socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET,
+            backlog=2048,
+        )
+        listening.setblocking(False)
+        bound: int = listening.getsockname()[1]
+        try:
+            if self._shards is not None:
+                await self._shards.start()
+            await self._bus.serve(
+                gateway_subject(self._gateway_id), to_gateway, self._flights.handle
+            )
+        except BaseException:
+            listening.close()
+            raise
+        self._server = _Server(self._server_config())
+        self._tasks = [
+            asyncio.create_task(self._registration.run(), name="registration"),
+            asyncio.create_task(self._server.serve([listening]), name="http"),
+        ]
+        log.info("gateway started", host=self._settings.host, port=bound)
+        return bound
+
+    async def wait(self) -> None:
+        """Return when the gateway has been closed; raises what it could not survive."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not self._stopping:
+                task.result()
+                raise RuntimeError(f"the gateway's {task.get_name()} task has ended by itself")
+
+    async def close(self) -> None:
+        """Refuse what is new, let what runs go on for a moment, end the rest with an error. Takes less than
+        `stop_s`."""
+        self._stopping = True
+        if self._server is not None:
+            registration, http = self._tasks
+            self._server.should_exit = True
+            await asyncio.wait({http}, timeout=self._settings.stop_s * 0.3)
+            self._flights.stop()
+            await asyncio.wait({http}, timeout=self._settings.stop_s * 0.4)
+            for task in (registration, http):
+                task.cancel()
+            await asyncio.gather(registration, http, return_exceptions=True)
+        await self._flights.close(self._settings.stop_s * 0.1)
+        if self._shards is not None:
+            await self._shards.close()
+        self._intake.close()
+
+    def status(self) -> NodeStatus:
+        """Requests in flight (back at zero when all clients are served or gone), and counted errors."""
+        return NodeStatus(
+            pools=(
+                PoolUse("gateway_requests", len(self._flights), 0),
+                PoolUse("gateway_cancellations", self._flights.cancelling, 0),
+            ),
+            counters=dict(self._watch.counters),
+        )
+
+    def check_open(self) -> None:
+        """Raises ApiError(503) while the gateway stops, or where the scheduler does not take it."""
+        if self._stopping:
+            raise unavailable("the gateway is stopping; try again", code="stopping")
+        if self._registration.refusal is not None:
+            raise unavailable(f"the scheduler refuses this gateway: {self._registration.refusal}")
+
+    def healthy(self) -> tuple[bool, str]:
+        """Whether requests can be served as far as the gateway sees, and a sentence."""
+        if self._stopping:
+            return False, "the gateway is stopping"
+        if self._registration.refusal is not None:
+            return False, f"the scheduler refuses this gateway: {self._registration.refusal}"
+        if not self._registration.scheduler_answers():
+            return False, "the scheduler does not answer"
+        return True, "the gateway takes requests"
+
+    def _server_config(self) -> uvicorn.Config:
+        app = make_app(self._settings, self._intake, self._flights, self, self._watch)
+        return uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(self._settings.stop_s * 0.6),
+        )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's business."""
+        yield
