@@ -1,0 +1,188 @@
+"""A connection to one peer on one lane, after the handshake; either side sends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from dualpath.lanes.api import Lane, Nic
+from dualpath.telemetry.logs import get_logger
+from dualpath.transport import sockets
+from dualpath.transport.api import LinkError, MessageHandler, Revoked, TransportError
+from dualpath.transport.frames import FrameReader, Header, Kind, MalformedFrame, Status
+from dualpath.transport.inbox import Inbox
+from dualpath.transport.outbox import Outbox
+from dualpath.transport.receiving import PeerGone, Receiver
+from dualpath.transport.regions import Regions
+from dualpath.transport.sending import Outcome, Sender
+from dualpath.wire.types import Address
+
+log = get_logger(__name__)
+
+HEARTBEATS = 4
+"""So many times per deadline a link says that it is alive."""
+_QUIET_S = 0.05
+"""A link that was used less than this ago needs no second look."""
+
+
+class NotStarted(LinkError):
+    """The link was lost before a byte of the operation left: it may be tried on another one."""
+
+
+class Link:
+    """One owner runs `run` until the link is lost; all else may be called meanwhile from the same loop.
+
+    Liveness: each side says ALIVE several times per deadline. Who waits for bytes and hears nothing for
+    the whole deadline cuts the link, so an operation ends even if the peer stands still, and a connection
+    that the network dropped while it was idle is found before it is needed. A slow NIC at the peer, or
+    a handler that takes its time, is no silence.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        reader: FrameReader,
+        *,
+        link_id: str,
+        peer: Address,
+        lane: Lane,
+        dialed_here: bool,
+        nic: Nic,
+        regions: Regions,
+        on_message: MessageHandler,
+        deadline_s: float,
+    ) -> None:
+        self.link_id = link_id
+        self.peer = peer
+        self.lane = lane
+        self.dialed_here = dialed_here
+        self.lost: str | None = None
+        """Why the link ended, once it has."""
+        self._sock = sock
+        self._deadline_s = deadline_s
+        self._loop = asyncio.get_running_loop()
+        self._dead = asyncio.Event()
+        self._outbox = Outbox(sock, self.fail)
+        self._sender = Sender(self._outbox, nic, lane)
+        self._inbox = Inbox(peer, on_message, self._outbox.control)
+        self._receiver = Receiver(
+            sock,
+            reader,
+            lane=lane,
+            nic=nic,
+            regions=regions,
+            inbox=self._inbox,
+            sender=self._sender,
+            outbox=self._outbox,
+            on_heard=self._heard,
+        )
+        self._listeners: list[asyncio.Future[None]] = []
+
+    def __str__(self) -> str:
+        return f"{self.peer.endpoint_id} at {self.peer.host}:{self.peer.port}"
+
+    async def run(self) -> None:
+        """Serve the link until it is lost. Cancelling closes it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._inbox.run())
+                halves = group.create_task(self._receive()), group.create_task(self._watch())
+                await self._dead.wait()
+                for half in halves:
+                    half.cancel()
+        finally:
+            self.fail("it was closed", graceful=True)
+
+    def fail(self, reason: str, *, graceful: bool = False) -> None:
+        """End the link and every operation on it. Unless `graceful`, what the kernel holds is not sent."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        self._outbox.close()
+        self._receiver.close()
+        if graceful:
+            self._sock.close()
+        else:
+            sockets.abort(self._sock)
+        self._sender.close()
+        self._inbox.close()
+        self._heard()
+        self._dead.set()
+
+    def control(self, frame: bytes) -> None:
+        """Send a frame ahead of everything that waits."""
+        self._outbox.control(frame)
+
+    def drop(self, key: int) -> None:
+        """From now on nothing that arrives for `key` is written to its region."""
+        self._receiver.drop(key)
+
+    async def ready(self) -> bool:
+        """False where the link turns out to be lost. One that is silent for longer than its peer's
+        heartbeats take is used only once something is heard again: nothing is sent into the void."""
+        if self.lost is None and self._receiver.silent_s > _QUIET_S:
+            try:
+                self._receiver.peek()
+            except PeerGone as error:
+                self.fail(str(error))
+        while self.lost is None and self._receiver.silent_s > 2 * self._deadline_s / HEARTBEATS:
+            heard: asyncio.Future[None] = self._loop.create_future()
+            self._listeners.append(heard)
+            await heard
+        return self.lost is None
+
+    async def write(self, key: int, offset: int, source: Sequence[memoryview], imm: int) -> None:
+        """See Endpoint.write. Raises NotStarted where another link may be tried."""
+        outcome = await self._sender.write(key, offset, source, imm)
+        if outcome.status is Status.REVOKED:
+            raise Revoked(f"{self} has closed the region: the request ended there")
+        self._check(outcome)
+
+    async def send(self, message: bytes) -> None:
+        """See Endpoint.send. Raises NotStarted where another link may be tried."""
+        outcome = await self._sender.send(message)
+        if outcome.status is Status.REFUSED:
+            raise TransportError(f"{self} could not handle a message; its log says why")
+        self._check(outcome)
+
+    def _check(self, outcome: Outcome) -> None:
+        if outcome.status is Status.OK:
+            return
+        if outcome.status is None:
+            kind = LinkError if outcome.started else NotStarted
+            raise kind(f"the link to {self} was lost: {self.lost}")
+        raise LinkError(
+            f"{self} closes the link: it never issued the key, or the write lies outside the region"
+        )
+
+    def _heard(self) -> None:
+        if self._listeners:
+            for listener in self._listeners:
+                if not listener.done():
+                    listener.set_result(None)
+            self._listeners.clear()
+
+    async def _receive(self) -> None:
+        try:
+            await self._receiver.run()
+        except PeerGone as error:
+            self.fail(str(error))
+        except MalformedFrame as error:
+            log.warning("peer_misbehaves", peer=str(self), reason=str(error))
+            self.fail(f"it was cut because of {error}", graceful=True)
+
+    async def _watch(self) -> None:
+        interval = self._deadline_s / HEARTBEATS
+        alive = Header(Kind.ALIVE).pack()
+        while True:
+            before = self._loop.time()
+            await asyncio.sleep(interval)
+            if self._loop.time() - before > 2 * interval:
+                # This process stood still itself: its peers get another full deadline.
+                self._receiver.forgive()
+            if self._receiver.silent_s > self._deadline_s:
+                log.warning("link_cut", peer=str(self), silent_s=self._deadline_s)
+                self.fail(f"silent for {self._deadline_s:g} s; is the peer stopped, or cut off?")
+            elif self._outbox.idle:
+                self._outbox.control(alive)

@@ -1,0 +1,195 @@
+"""The receiving half of a link: from the socket straight into regions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from dualpath.lanes.api import Lane, Nic
+from dualpath.transport.frames import (
+    END,
+    Begin,
+    FrameReader,
+    Header,
+    Kind,
+    MalformedFrame,
+    Status,
+)
+from dualpath.transport.inbox import Inbox
+from dualpath.transport.outbox import Outbox
+from dualpath.transport.regions import Closed, Regions
+from dualpath.transport.sending import Sender
+
+_BYTES_PER_TURN = 1 << 20
+"""What is received before the event loop sees to others."""
+
+
+class PeerGone(Exception):
+    """The connection ended; the text says how."""
+
+
+class Receiver:
+    """Reads frames and acts on them. Payload of a write lands in its region's memory and nowhere before.
+
+    A socket is only read in this task's turn on the event loop, never in another thread. So `drop`, which
+    points the rest of a frame elsewhere, is enough for a region's memory to be free at once.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        reader: FrameReader,
+        *,
+        lane: Lane,
+        nic: Nic,
+        regions: Regions,
+        inbox: Inbox,
+        sender: Sender,
+        outbox: Outbox,
+        on_heard: Callable[[], None],
+    ) -> None:
+        self._sock = sock
+        self._reader = reader
+        self._lane = lane
+        self._nic = nic
+        self._regions = regions
+        self._inbox = inbox
+        self._sender = sender
+        self._outbox = outbox
+        self._on_heard = on_heard
+        self._loop = asyncio.get_running_loop()
+        self._message = bytearray()
+        self._readable: asyncio.Future[None] | None = None
+        self._closed = False
+        self._listening_since = self._loop.time()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the peer has said nothing while this side listened."""
+        return 0.0 if self._readable is None else self._loop.time() - self._listening_since
+
+    def forgive(self) -> None:
+        """Count the silence from now on."""
+        self._listening_since = self._loop.time()
+
+    def peek(self) -> None:
+        """Notice an end of the connection that the event loop has not come round to. Raises PeerGone."""
+        try:
+            gone = not self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise PeerGone(f"receiving failed: {error.strerror or error}") from error
+        if gone:
+            raise PeerGone("the peer closed it")
+
+    def drop(self, key: int) -> None:
+        """From now on nothing that arrives for `key` is written to its region."""
+        current = self._reader.current
+        if current is not None and current.kind is Kind.WRITE and current.key == key:
+            self._reader.discard()
+
+    def close(self) -> None:
+        """To be called before the socket is closed."""
+        self._closed = True
+        if self._readable is not None:
+            self._loop.remove_reader(self._sock)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises PeerGone, MalformedFrame."""
+        turn = 0
+        reader, sock = self._reader, self._sock
+        while True:
+            try:
+                count = sock.recvmsg_into(reader.buffers())[0]
+            except (BlockingIOError, InterruptedError):
+                turn = 0
+                await self._wait_readable()
+                continue
+            except OSError as error:
+                raise PeerGone(f"receiving failed: {error.strerror or error}") from error
+            if not count:
+                raise PeerGone("the peer closed it")
+            self._on_heard()
+            for event in reader.received(count):
+                if isinstance(event, Begin):
+                    self._begin(event.header)
+                else:
+                    await self._end(event.header)
+            turn += count
+            if turn >= _BYTES_PER_TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    async def _wait_readable(self) -> None:
+        readable: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not readable.done():
+                readable.set_result(None)
+
+        self._listening_since = self._loop.time()
+        self._readable = readable
+        self._loop.add_reader(self._sock, wake)
+        try:
+            await readable
+        finally:
+            self._readable = None
+            if not self._closed:
+                self._loop.remove_reader(self._sock)
+
+    def _begin(self, header: Header) -> None:
+        if header.kind is Kind.WRITE:
+            self._begin_write(header)
+        elif header.kind is Kind.MESSAGE:
+            self._message = bytearray(header.length)
+            if header.length:
+                self._reader.into([memoryview(self._message)])
+
+    def _begin_write(self, header: Header) -> None:
+        region = self._regions.find(header.key)
+        if region is Closed.REVOKED:
+            self._reader.discard()
+            return
+        if region is Closed.NEVER_ISSUED:
+            self._answer(header, Status.MALFORMED)
+            raise MalformedFrame(f"a write for key {header.key}, which was never issued")
+        if header.offset + header.length > region.nbytes:
+            self._answer(header, Status.MALFORMED)
+            raise MalformedFrame(
+                f"a write to [{header.offset}, {header.offset + header.length}) "
+                f"of a region of {region.nbytes} bytes"
+            )
+        if header.length:
+            self._reader.into(region.resolve(header.offset, header.length))
+
+    async def _end(self, header: Header) -> None:
+        if header.kind is Kind.WRITE:
+            await self._charge(header.length)
+            self._end_write(header)
+        elif header.kind is Kind.MESSAGE:
+            await self._charge(header.length)
+            self._inbox.put(header.op, bytes(self._message))
+        elif header.kind in (Kind.WRITE_ACK, Kind.MESSAGE_ACK):
+            self._sender.acknowledged(header)
+
+    def _end_write(self, header: Header) -> None:
+        # Keys are never opened again: one that is open now was open for every frame of the write.
+        region = self._regions.find(header.key)
+        if isinstance(region, Closed):
+            # For each frame, so that the sender stops early; it ignores all but the first.
+            self._answer(header, Status.REVOKED)
+        elif header.code == END:
+            region.on_write(header.imm)
+            self._answer(header, Status.OK)
+
+    async def _charge(self, nbytes: int) -> None:
+        quantum = self._nic.quantum_bytes
+        while nbytes > quantum:
+            await self._nic.receive(self._lane, quantum)
+            nbytes -= quantum
+        await self._nic.receive(self._lane, nbytes)
+
+    def _answer(self, header: Header, status: Status) -> None:
+        self._outbox.control(Header(Kind.WRITE_ACK, status, op=header.op).pack())

@@ -1,0 +1,205 @@
+"""What this side of a link has under way: writes and messages that the peer has not acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from dualpath.lanes.api import Lane, Nic, Priority
+from dualpath.transport.frames import (
+    END,
+    MAX_WRITE_BYTES,
+    MESSAGE_WINDOW,
+    Header,
+    Kind,
+    MalformedFrame,
+    Status,
+    split,
+)
+from dualpath.transport.outbox import Outbox
+
+_BYTES_PER_TURN = 1 << 20
+"""What a write sends before the event loop sees to others."""
+
+
+class _Operation:
+    """One of them. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
+
+    __slots__ = ("_scope", "_waits_to_send", "ack", "complete", "started")
+
+    def __init__(self) -> None:
+        self.ack: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
+        self.started = False
+        self.complete = False
+        self._scope = asyncio.timeout(None)
+        self._waits_to_send = False
+
+    def settle(self, status: Status | None) -> None:
+        """The peer's answer, or None where the link was lost."""
+        if not self.ack.done():
+            self.ack.set_result(status)
+        if self._waits_to_send:
+            self._waits_to_send = False
+            self._scope.reschedule(0)
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Send inside; `settle` ends waiting for a grant or for the socket. On leaving, `ack` is done."""
+        try:
+            async with self._scope:
+                self._waits_to_send = True
+                yield
+                self._waits_to_send = False
+                await self.ack
+        except TimeoutError:
+            if not self.ack.done():
+                raise
+        finally:
+            self._waits_to_send = False
+
+
+class Outcome:
+    """How an operation ended. `status` None: the link was lost; `started`: after bytes may have left."""
+
+    __slots__ = ("started", "status")
+
+    def __init__(self, status: Status | None, started: bool) -> None:
+        self.status = status
+        self.started = started
+
+
+class Sender:
+    """Cuts writes into frames, asks the NIC for each, and matches acknowledgements with operations.
+
+    Frames of concurrent writes take turns. A write that is cancelled just stops: without its last frame
+    it never counts at the peer, which remembers nothing of it.
+    """
+
+    def __init__(self, outbox: Outbox, nic: Nic, lane: Lane) -> None:
+        self._outbox = outbox
+        self._nic = nic
+        self._lane = lane
+        self._last_op = 0
+        self._writes: dict[int, _Operation] = {}
+        self._messages: dict[int, _Operation] = {}
+        self._window = asyncio.Semaphore(MESSAGE_WINDOW)
+        self._closed = False
+
+    @property
+    def under_way(self) -> int:
+        return len(self._writes) + len(self._messages)
+
+    async def write(self, key: int, offset: int, source: Sequence[memoryview], imm: int) -> Outcome:
+        if self._closed:
+            return Outcome(None, False)
+        op, operation = self._new()
+        self._writes[op] = operation
+        try:
+            async with operation.sending():
+                await self._send_write(op, operation, key, offset, source, imm)
+        finally:
+            self._writes.pop(op, None)
+        return Outcome(operation.ack.result(), operation.started)
+
+    async def send(self, message: bytes) -> Outcome:
+        if self._closed:
+            return Outcome(None, False)
+        op, operation = self._new()
+        self._messages[op] = operation
+        try:
+            async with operation.sending():
+                await self._window.acquire()
+                await self._send_message(op, operation, message)
+        finally:
+            # One that has left keeps its place in the window until the peer answers.
+            if not operation.started:
+                self._messages.pop(op, None)
+        return Outcome(operation.ack.result(), operation.started)
+
+    def acknowledged(self, header: Header) -> None:
+        """The peer answered. Answers to what has ended here already are ignored.
+
+        Raises MalformedFrame for an answer to something that was never asked.
+        """
+        try:
+            status = Status(header.code)
+        except ValueError:
+            raise MalformedFrame(f"acknowledgements of status {header.code} do not exist") from None
+        operations = self._writes if header.kind is Kind.WRITE_ACK else self._messages
+        operation = operations.get(header.op)
+        if operation is None:
+            if not 0 < header.op <= self._last_op:
+                raise MalformedFrame(f"operation {header.op} was acknowledged but never begun")
+            return
+        if status is Status.OK and not operation.complete:
+            raise MalformedFrame(f"operation {header.op} was acknowledged before it was sent")
+        if header.kind is Kind.MESSAGE_ACK:
+            del operations[header.op]
+            self._window.release()
+        operation.settle(status)
+
+    def close(self) -> None:
+        """The link is lost: everything under way ends."""
+        self._closed = True
+        for operation in [*self._writes.values(), *self._messages.values()]:
+            operation.settle(None)
+        self._writes.clear()
+        self._messages.clear()
+
+    def _new(self) -> tuple[int, _Operation]:
+        self._last_op += 1
+        return self._last_op, _Operation()
+
+    async def _send_write(
+        self,
+        op: int,
+        operation: _Operation,
+        key: int,
+        offset: int,
+        source: Sequence[memoryview],
+        imm: int,
+    ) -> None:
+        lane, outbox = self._lane, self._outbox
+        chunks = split(source, min(self._nic.quantum_bytes, MAX_WRITE_BYTES))
+        turn = 0
+        for number, pieces in enumerate(chunks, 1):
+            length = sum(map(len, pieces))
+            async with self._nic.send(lane, length):
+                last = number == len(chunks)
+                header = Header(
+                    Kind.WRITE, END if last else 0, length, op, key, offset, imm if last else 0
+                )
+                operation.complete = last
+                parcel = outbox.put([memoryview(header.pack()), *pieces], Priority.BULK)
+                try:
+                    await outbox.sent(parcel)
+                finally:
+                    operation.started |= parcel.started
+            offset += length
+            turn += length
+            if turn >= _BYTES_PER_TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    async def _send_message(self, op: int, operation: _Operation, message: bytes) -> None:
+        lane, quantum = self._lane, self._nic.quantum_bytes
+        left = len(message)
+        try:
+            while left > quantum:
+                async with self._nic.send(lane, quantum, Priority.MESSAGE):
+                    left -= quantum
+            async with self._nic.send(lane, left, Priority.MESSAGE):
+                header = Header(Kind.MESSAGE, 0, len(message), op)
+                operation.complete = True
+                views = [memoryview(header.pack())]
+                if message:
+                    views.append(memoryview(message))
+                parcel = self._outbox.put(views, Priority.MESSAGE)
+                try:
+                    await self._outbox.sent(parcel)
+                finally:
+                    operation.started = parcel.started
+        finally:
+            if not operation.started:
+                self._window.release()

@@ -1,0 +1,130 @@
+"""Sockets as links want them, and handshake frames on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+from dualpath.lanes.api import Lane
+from dualpath.transport.frames import Begin, End, FrameReader, Header, Kind
+
+NOTSENT_LOWAT_BYTES = 512 * 1024
+"""Unsent bytes that the kernel holds per link: enough to keep it busy, little enough that the arbiter and not
+the kernel decides what goes next."""
+SEND_BUFFER_BYTES = 4 << 20
+BACKLOG = 128
+
+_TOS = {Lane.HIGH: 0xB8, Lane.LOW: 0x20}
+"""DSCP EF and CS1, in the position of the TOS byte."""
+_PRIORITY = {Lane.HIGH: 6, Lane.LOW: 1}
+
+
+async def listen(host: str, port: int) -> socket.socket:
+    """A listening, non-blocking socket. Raises OSError with the address in it."""
+    infos = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, where = infos[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return sock
+
+
+async def connect(host: str, port: int, lane: Lane) -> socket.socket:
+    """A connected, tuned, non-blocking socket. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError | None = None
+    for family, kind, protocol, _, where in infos:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            tune(sock)
+            mark(sock, lane)
+            await loop.sock_connect(sock, where)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{host} has no address")
+
+
+def tune(sock: socket.socket) -> None:
+    """No Nagle, keepalive, and a short queue of unsent bytes in the kernel."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _try(sock, socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_NOTSENT_LOWAT", NOTSENT_LOWAT_BYTES),
+    ):
+        if hasattr(socket, name):
+            _try(sock, socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def mark(sock: socket.socket, lane: Lane) -> None:
+    """Tell networks with QoS which lane this is. The TOS byte first: setting it resets the priority."""
+    if sock.family == socket.AF_INET6:
+        _try(sock, socket.IPPROTO_IPV6, socket.IPV6_TCLASS, _TOS[lane])
+    else:
+        _try(sock, socket.IPPROTO_IP, socket.IP_TOS, _TOS[lane])
+    if hasattr(socket, "SO_PRIORITY"):
+        _try(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY[lane])
+
+
+def _try(sock: socket.socket, level: int, option: int, value: int) -> None:
+    # Containers may forbid marks; links work without.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(level, option, value)
+
+
+def abort(sock: socket.socket) -> None:
+    """Close at once; what the kernel still holds is not sent any more."""
+    _try_linger(sock)
+    sock.close()
+
+
+def _try_linger(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def send_frame(sock: socket.socket, kind: Kind, payload: bytes) -> None:
+    header = Header(kind, length=len(payload)).pack()
+    await asyncio.get_running_loop().sock_sendall(sock, header + payload)
+
+
+async def receive_frame(sock: socket.socket, reader: FrameReader) -> tuple[Kind, bytes]:
+    """The next frame of the handshake; takes no byte of what follows it.
+
+    Raises ConnectionError where the peer closes, MalformedFrame.
+    """
+    loop = asyncio.get_running_loop()
+    payload = b""
+    body = bytearray()
+    while True:
+        count = await loop.sock_recv_into(sock, reader.buffers()[0])
+        if not count:
+            raise ConnectionResetError("the peer closed the connection during the handshake")
+        for event in reader.received(count):
+            if isinstance(event, Begin) and event.header.length:
+                body = bytearray(event.header.length)
+                reader.into([memoryview(body)])
+            elif isinstance(event, End):
+                payload = bytes(body)
+                return event.header.kind, payload

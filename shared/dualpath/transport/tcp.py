@@ -1,0 +1,387 @@
+"""The endpoint over TCP: listens, dials on demand, and keeps one link per peer and lane."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from dualpath.lanes.api import Lane, Nic
+from dualpath.telemetry.logs import get_logger
+from dualpath.transport import handshake, sockets
+from dualpath.transport.api import (
+    Buffer,
+    Endpoint,
+    LinkError,
+    MessageHandler,
+    PeerRefused,
+    Region,
+)
+from dualpath.transport.frames import FrameReader, Header, Kind, MalformedFrame
+from dualpath.transport.handshake import Hello, Refusal
+from dualpath.transport.link import Link, NotStarted
+from dualpath.transport.regions import Regions
+from dualpath.transport.routes import Routes
+from dualpath.wire.codec import MAX_MESSAGE_BYTES, encode
+from dualpath.wire.types import Address
+
+log = get_logger(__name__)
+
+MAX_UNPROVEN = 64
+"""Accepted connections that have not proved the secret; beyond, the oldest is closed."""
+_TRIES = 3
+_MAX_IMM = (1 << 64) - 1
+
+
+class TcpEndpoint(Endpoint):
+    """An endpoint over TCP; its incarnation is drawn when it is made.
+
+    `secret` is the cluster's. Two endpoints with a `fingerprint` each must have the same; an empty one serves
+    any model. A dialed Address with an empty incarnation means whichever life of the peer listens there.
+    What is silent for `transfer_deadline_s` is cut; a link is made, or given up, within it as well.
+
+    An operation whose link turns out to be lost before a byte of it has left is tried again on a
+    new link; one that had begun is not, since its immediate data or message might count twice.
+    """
+
+    def __init__(
+        self,
+        endpoint_id: str,
+        *,
+        host: str,
+        nic: Nic,
+        secret: bytes,
+        fingerprint: str = "",
+        transfer_deadline_s: float = 5.0,
+        port: int = 0,
+    ) -> None:
+        if not endpoint_id:
+            raise ValueError("an endpoint needs an id")
+        if not secret:
+            raise ValueError("an endpoint needs the cluster's secret; an empty one guards nothing")
+        self.endpoint_id = endpoint_id
+        self.incarnation = secrets.token_hex(8)
+        self.nic = nic
+        self._host = host
+        self._port = port
+        self._secret = secret
+        self._fingerprint = fingerprint
+        self._deadline_s = transfer_deadline_s
+        self._regions = Regions()
+        self._routes = Routes()
+        self._dials: dict[tuple[str, Lane], tuple[Address, asyncio.Task[Link]]] = {}
+        self._unproven: dict[asyncio.Task[None], None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listener: socket.socket | None = None
+        self._address: Address | None = None
+        self._on_message: MessageHandler | None = None
+        self._closing = False
+
+    # ── life ───────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def address(self) -> Address:
+        if self._address is None:
+            raise RuntimeError(f"endpoint {self.endpoint_id} has no address before start()")
+        return self._address
+
+    async def start(self, on_message: MessageHandler) -> None:
+        """Raises OSError where the port cannot be had."""
+        if self._listener is not None:
+            raise RuntimeError(f"endpoint {self.endpoint_id} was started twice")
+        self._listener = await sockets.listen(self._host, self._port)
+        port = self._listener.getsockname()[1]
+        self._address = Address(self.endpoint_id, self.incarnation, self._host, port)
+        self._on_message = on_message
+        self._spawn(self._accept(self._listener))
+
+    async def close(self) -> None:
+        self._closing = True
+        for link in list(self._routes.links):
+            link.fail("this process closed it", graceful=True)
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        if self._listener is not None:
+            self._listener.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task that `close` ends; what it raises unforeseen is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, LinkError | PeerRefused):
+            log.error("transport_task_failed", endpoint=self.endpoint_id, exc_info=error)
+
+    # ── regions ────────────────────────────────────────────────────────────────────────────────────
+    def register(self, region: Region) -> int:
+        return self._regions.register(region)
+
+    async def revoke(self, key: int) -> None:
+        """Takes effect at once: sockets are read by this event loop alone, so pointing the rest of a
+        frame that is arriving elsewhere leaves nobody who writes to the region."""
+        self._regions.revoke(key)
+        for link in self._routes.links:
+            link.drop(key)
+
+    # ── operations ─────────────────────────────────────────────────────────────────────────────────
+    async def write(
+        self,
+        peer: Address,
+        key: int,
+        offset: int,
+        source: Sequence[Buffer],
+        *,
+        lane: Lane = Lane.LOW,
+        imm: int = 0,
+    ) -> None:
+        if not 0 <= imm <= _MAX_IMM:
+            raise ValueError(f"immediate data has 64 bits; {imm} does not fit")
+        if offset < 0:
+            raise ValueError(f"a write cannot begin at {offset}")
+        views = [memoryview(piece).cast("B") for piece in source]
+
+        def write(link: Link) -> Awaitable[None]:
+            return link.write(key, offset, views, imm)
+
+        await self._on_link(peer, lane, write)
+
+    async def send(self, peer: Address, message: bytes, *, lane: Lane = Lane.LOW) -> None:
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise ValueError(
+                f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(message)}; "
+                "send it in parts, or write it into a region"
+            )
+        await self._on_link(peer, lane, lambda link: link.send(message))
+
+    async def _on_link(
+        self, peer: Address, lane: Lane, operate: Callable[[Link], Awaitable[None]]
+    ) -> None:
+        for attempt in range(1, _TRIES + 1):
+            link = await self._link(peer, lane)
+            try:
+                await operate(link)
+            except NotStarted:
+                if attempt == _TRIES or self._closing:
+                    raise
+            else:
+                return
+
+    async def _link(self, peer: Address, lane: Lane) -> Link:
+        """A link that is known to be alive. Raises LinkError, PeerRefused."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while True:
+                    link = self._routes.find(peer, lane)
+                    if link is None:
+                        link = await self._dialed(peer, lane)
+                    if await link.ready():
+                        return link
+        except TimeoutError as error:
+            raise LinkError(
+                f"no link to {peer.endpoint_id} at {peer.host}:{peer.port} within "
+                f"{self._deadline_s:g} s; is it running, and reachable from here?"
+            ) from error
+
+    # ── dialing ────────────────────────────────────────────────────────────────────────────────────
+    async def _dialed(self, peer: Address, lane: Lane) -> Link:
+        """A new link; those who want the same one share one attempt."""
+        if self._closing or self._address is None:
+            raise LinkError(f"endpoint {self.endpoint_id} is not running")
+        if peer.endpoint_id == self.endpoint_id:
+            raise PeerRefused(f"endpoint {self.endpoint_id} cannot dial itself")
+        place = (peer.endpoint_id, lane)
+        while (other := self._dials.get(place)) is not None and other[0] != peer:
+            await asyncio.wait([other[1]])
+        if other is None:
+            task: asyncio.Task[Link] = self._spawn(self._dial(peer, lane))
+            self._dials[place] = (peer, task)
+            task.add_done_callback(lambda _: self._dials.pop(place, None))
+        else:
+            task = other[1]
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise LinkError(f"endpoint {self.endpoint_id} was closed")
+        return task.result()
+
+    async def _dial(self, peer: Address, lane: Lane) -> Link:
+        where = f"{peer.endpoint_id} at {peer.host}:{peer.port}"
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while True:
+                    try:
+                        return await self._dial_once(peer, lane)
+                    except Refusal as refusal:
+                        if refusal.code != handshake.CROSSING:
+                            raise
+                    # The peer made or makes a link to this side at the same time.
+                    link = self._routes.find(peer, lane)
+                    if link is None:
+                        await self._routes.arrival(self._deadline_s / 20)
+                        link = self._routes.find(peer, lane)
+                    if link is not None:
+                        return link
+        except (Refusal, MalformedFrame) as error:
+            raise PeerRefused(f"{where}: {error}") from error
+        except TimeoutError as error:
+            raise LinkError(
+                f"{where} did not answer within {self._deadline_s:g} s; is it stopped?"
+            ) from error
+        except OSError as error:
+            raise LinkError(f"{where} cannot be reached: {error.strerror or error}") from error
+
+    async def _dial_once(self, peer: Address, lane: Lane) -> Link:
+        sock = await sockets.connect(peer.host, peer.port, lane)
+        try:
+            reader = FrameReader()
+            known = self._routes.last_id(peer, lane)
+            mine = handshake.hello(self.address, self._fingerprint, lane, peer, known)
+            mine_bytes = encode(mine)
+            await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
+            kind, theirs_bytes = await sockets.receive_frame(sock, reader)
+            if kind is Kind.REFUSE:
+                handshake.check_welcome(theirs_bytes, b"")
+            theirs = handshake.read_hello(theirs_bytes)
+            mac = handshake.proof(self._secret, "dialer", mine_bytes, theirs_bytes)
+            await sockets.send_frame(sock, Kind.PROOF, encode(handshake.Proof(mac)))
+            _, answer = await sockets.receive_frame(sock, reader)
+            expected = handshake.proof(self._secret, "listener", mine_bytes, theirs_bytes)
+            handshake.check_welcome(answer, expected)
+            handshake.check_listener(mine, theirs)
+            return self._adopt(sock, reader, theirs.sender, mine, dialed_here=True)
+        except BaseException:
+            sock.close()
+            raise
+
+    # ── listening ──────────────────────────────────────────────────────────────────────────────────
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, where = await loop.sock_accept(listener)
+            except OSError as error:
+                # Out of file descriptors, most likely: others must close theirs first.
+                log.error("accept_failed", endpoint=self.endpoint_id, reason=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._unproven) >= MAX_UNPROVEN:
+                next(iter(self._unproven)).cancel()
+            task = self._spawn(self._welcome(sock, f"{where[0]}:{where[1]}"))
+            self._unproven[task] = None
+            task.add_done_callback(partial(self._proven, sock))
+
+    def _proven(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        del self._unproven[task]
+        if task.cancelled():
+            # Perhaps before its first step, in which case nobody else has closed it.
+            sock.close()
+
+    async def _welcome(self, sock: socket.socket, where: str) -> None:
+        """Lead one accepted connection to a link, or to its end."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._listen_once(sock)
+        except Refusal as refusal:
+            log.warning("peer_refused", peer=where, code=refusal.code, reason=str(refusal))
+            await self._say_no(sock, refusal)
+        except (MalformedFrame, OSError, TimeoutError) as error:
+            sock.close()
+            log.warning("handshake_failed", peer=where, reason=str(error) or "it took too long")
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _listen_once(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sockets.tune(sock)
+        reader = FrameReader()
+        _, theirs_bytes = await sockets.receive_frame(sock, reader)
+        theirs = handshake.read_hello(theirs_bytes)
+        lane = Lane(theirs.lane)
+        sockets.mark(sock, lane)
+        mine = handshake.hello(self.address, self._fingerprint, lane, theirs.sender)
+        mine_bytes = encode(mine)
+        await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
+        _, proof = await sockets.receive_frame(sock, reader)
+        handshake.check_proof(
+            proof, handshake.proof(self._secret, "dialer", theirs_bytes, mine_bytes)
+        )
+        handshake.check_identity(mine, theirs, self.address)
+        self._admit(theirs)
+        mac = handshake.proof(self._secret, "listener", theirs_bytes, mine_bytes)
+        welcome = encode(handshake.Welcome(mac))
+        link = self._adopt(sock, reader, theirs.sender, theirs, dialed_here=False)
+        link.control(Header(Kind.WELCOME, length=len(welcome)).pack() + welcome)
+
+    def _admit(self, theirs: Hello) -> None:
+        """Both sides may dial at once; exactly one of the two links must come of it. Raises Refusal.
+
+        A peer that dialed the present link itself, or knows of it, has given it up. One that does not
+        know of it dialed before it learned; it is to use that one. While both are still dialing, the
+        smaller id goes on.
+        """
+        lane = Lane(theirs.lane)
+        current = self._routes.find(theirs.sender, lane)
+        if current is not None:
+            crossing = current.dialed_here and theirs.known_link != current.link_id
+        else:
+            dial = self._dials.get((theirs.sender.endpoint_id, lane))
+            crossing = dial is not None and self.endpoint_id < theirs.sender.endpoint_id
+        if crossing:
+            raise Refusal(handshake.CROSSING, "a link is being made from the other side")
+
+    async def _say_no(self, sock: socket.socket, refusal: Refusal) -> None:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await sockets.send_frame(sock, Kind.REFUSE, handshake.refuse(refusal))
+        except (OSError, TimeoutError) as error:
+            log.info("refusal_not_sent", reason=str(error))
+        finally:
+            sock.close()
+
+    def _adopt(
+        self,
+        sock: socket.socket,
+        reader: FrameReader,
+        peer: Address,
+        dialer: Hello,
+        *,
+        dialed_here: bool,
+    ) -> Link:
+        """Make a link of a connection whose handshake is done, and serve it."""
+        if self._closing or self._on_message is None:
+            raise ConnectionAbortedError(f"endpoint {self.endpoint_id} is being closed")
+        reader.authenticated()
+        link = Link(
+            sock,
+            reader,
+            link_id=dialer.nonce.hex(),
+            peer=peer,
+            lane=Lane(dialer.lane),
+            dialed_here=dialed_here,
+            nic=self.nic,
+            regions=self._regions,
+            on_message=self._on_message,
+            deadline_s=self._deadline_s,
+        )
+        self._routes.add(link)
+        self._spawn(self._serve(link))
+        return link
+
+    async def _serve(self, link: Link) -> None:
+        log.info("link_up", peer=str(link), lane=link.lane.name, dialed=link.dialed_here)
+        try:
+            await link.run()
+        finally:
+            self._routes.remove(link)
+            log.info("link_down", peer=str(link), lane=link.lane.name, reason=link.lost)
