@@ -39,17 +39,25 @@ def start_stages(settings: Settings) -> list[list[Service]]:
     ]
 
 
-def stop_order(roles: Mapping[str, str]) -> list[list[str]]:
-    """Names by the stage in which they stop, from `roles` (name → role): clients' side first."""
-    order = (
-        ("model", "gateway"),
-        ("prefill", "decode"),
-        ("scheduler",),
-        ("storage",),
-        ("nats",),
+_STOP_STAGES = (
+    (("model", "gateway"), 0.5),
+    (("prefill", "decode"), 0.75),
+    (("scheduler",), 0.85),
+    (("storage",), 0.95),
+    (("nats",), 1.0),
+)
+"""Roles that stop together, clients' side first, and by when: as a share of the whole time. Gateways have most to
+do, they let requests end. What a stage leaves is the next one's."""
+
+
+def stop_stages(roles: Mapping[str, str]) -> list[tuple[list[str], float]]:
+    """From `roles` (name → role): the names of each stage, and the share of the time after which what is left of
+    them is killed."""
+    stages = (
+        ([name for name, role in roles.items() if role in together], share)
+        for together, share in _STOP_STAGES
     )
-    stages = ([name for name, role in roles.items() if role in stage] for stage in order)
-    return [stage for stage in stages if stage]
+    return [(names, share) for names, share in stages if names]
 
 
 def meaning_of_loss(role: str, left: int) -> str:

@@ -17,7 +17,7 @@ from dualpath.cluster.home import Home, HomeBusy, write_private
 from dualpath.cluster.nats_server import NAME as NATS
 from dualpath.cluster.nats_server import start_nats, worth_showing
 from dualpath.cluster.output import Console, LogFile
-from dualpath.cluster.plan import Service, meaning_of_loss, start_stages, stop_order
+from dualpath.cluster.plan import Service, meaning_of_loss, start_stages, stop_stages
 from dualpath.cluster.processes import identify
 from dualpath.cluster.record import ClusterRecord, ServiceRecord, State, save_record
 from dualpath.cluster.welcome import welcome
@@ -266,15 +266,14 @@ class Supervisor:
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────
     async def _stop_all(self) -> None:
-        """End all processes within `stop_s`: stage by stage, each with its share of the time that is left."""
+        """End all processes within `stop_s`, stage by stage."""
         self._state = "stopping"
         if self._children:
             self._record()
             self._console.say("stopping")
         began = time.monotonic()
-        stages = stop_order({name: child.role for name, child in self._children.items()})
-        for number, stage in enumerate(stages, start=1):
-            limit = began + self._settings.stop_s * number / len(stages) - time.monotonic()
+        for stage, share in stop_stages({c.name: c.role for c in self._children.values()}):
+            limit = began + self._settings.stop_s * share - time.monotonic()
             results = await asyncio.gather(
                 *(self._children[name].stop(max(limit, 0.0)) for name in stage)
             )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualpath.cluster.plan import describe_exit, meaning_of_loss, start_stages, stop_order
+from dualpath.cluster.plan import describe_exit, meaning_of_loss, start_stages, stop_stages
 from dualpath.settings import Settings
 
 
@@ -33,18 +33,23 @@ def test_the_clients_side_stops_first_and_nats_last() -> None:
         "prefill-0": "prefill",
         "gateway-0": "gateway",
     }
-    assert stop_order(roles) == [
+    stages = stop_stages(roles)
+    assert [names for names, _ in stages] == [
         ["gateway-0"],
         ["decode-0", "prefill-0"],
         ["scheduler"],
         ["storage-0"],
         ["nats"],
     ]
+    shares = [share for _, share in stages]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 def test_a_cluster_that_has_not_started_all_stops_what_there_is() -> None:
-    assert stop_order({"model": "model"}) == [["model"]]
-    assert stop_order({"nats": "nats", "storage-0": "storage"}) == [["storage-0"], ["nats"]]
+    assert [names for names, _ in stop_stages({"model": "model"})] == [["model"]]
+    roles = {"nats": "nats", "storage-0": "storage"}
+    assert [names for names, _ in stop_stages(roles)] == [["storage-0"], ["nats"]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_dumped_settings_load_as_they_were(tmp_path: Path) -> None:
         ({"snic_bandwidth": "5 parsec"}, "write for example 50MB/s"),
     ],
 )
-def test_a_contradiction_is_an_error_in_a_sentence(given: dict[str, object], says: str) -> None:
+def test_a_contradiction_is_an_error_in_a_sentence(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         load_settings(**given)
 

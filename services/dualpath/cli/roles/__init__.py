@@ -1,0 +1,1 @@
+"""One module per role: how its service is put together, and run until it is told to stop."""

@@ -1,0 +1,53 @@
+"""A gateway: the OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from dualpath.cli.seat import Seat
+from dualpath.cluster.record import Ready
+from dualpath.gateway import GatewayService
+from dualpath.model.spec import load_spec
+
+_POLL_S = 0.02
+
+
+async def serve_gateway(seat: Seat, stop: asyncio.Event) -> None:
+    settings = seat.settings
+    spec = await asyncio.to_thread(load_spec, settings)
+    async with seat.bus() as bus:
+        service = GatewayService(settings, spec, bus, seat.name)
+        try:
+            port = await service.start(seat.port)
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            if await _healthy(service, stop):
+                # /metrics and /health are at the API's own port.
+                seat.ready(Ready(port, url=f"http://{host}:{port}/v1"))
+                await _until_stopped(service, stop)
+        finally:
+            await service.close()
+
+
+async def _healthy(service: GatewayService, stop: asyncio.Event) -> bool:
+    """Wait until the scheduler takes the gateway; until then requests would get 503. False: stopped before."""
+    while not stop.is_set():
+        if service.healthy()[0]:
+            return True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _POLL_S)
+    return False
+
+
+async def _until_stopped(service: GatewayService, stop: asyncio.Event) -> None:
+    """Raises what the gateway could not survive."""
+    stopping = asyncio.create_task(stop.wait())
+    ended = asyncio.create_task(service.wait())
+    try:
+        await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        for task in (stopping, ended):
+            task.cancel()
+        await asyncio.gather(stopping, ended, return_exceptions=True)

@@ -1,0 +1,69 @@
+"""What every process of a cluster is given, and what it opens around its service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dualpath.bus import Bus
+from dualpath.cluster.record import Ready
+from dualpath.lanes.nic import PacedNic
+from dualpath.settings import Settings
+from dualpath.telemetry.http import Healthy, StatusServer
+from dualpath.telemetry.metrics import Metrics
+from dualpath.transport.tcp import TcpEndpoint
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place in the cluster. `port` is the API's (gateways); `ready` is called once."""
+
+    name: str
+    settings: Settings
+    port: int
+    ready: Callable[[Ready], None]
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        settings = self.settings
+        assert settings.nats_url is not None, "checked at the start"
+        bus = await Bus.connect(
+            settings.nats_url,
+            self.name,
+            user=settings.nats_user,
+            password=settings.nats_password,
+        )
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    @asynccontextmanager
+    async def operators_port(self, metrics: Metrics, healthy: Healthy) -> AsyncIterator[int]:
+        """/metrics and /health on a port of their own; yields it."""
+        server = StatusServer()
+        port = await server.start(self.settings.host, metrics=metrics, healthy=healthy)
+        try:
+            yield port
+        finally:
+            await server.close()
+
+    def unpaced_endpoint(self) -> tuple[PacedNic, TcpEndpoint]:
+        """An endpoint of a process that is no node: it serves any model, and its NIC is not emulated."""
+        settings = self.settings
+        nic = PacedNic(
+            f"{self.name}.nic",
+            quantum_bytes=settings.quantum,
+            lanes=settings.lanes,
+            high_share=settings.high_share,
+        )
+        endpoint = TcpEndpoint(
+            self.name,
+            host=settings.host,
+            nic=nic,
+            secret=(settings.secret or "").encode(),
+            fingerprint="",
+            transfer_deadline_s=settings.transfer_deadline_s,
+        )
+        return nic, endpoint

@@ -1,0 +1,93 @@
+"""`dualpath serve`: one process of a cluster, from its settings to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from dualpath.bus import BusError
+from dualpath.cli.seat import Seat
+from dualpath.model.api import ModelError
+from dualpath.settings import Settings, load_settings
+from dualpath.telemetry.logs import configure_logging
+from dualpath.telemetry.process import ServiceError, run_service
+
+Role = Callable[[Seat, asyncio.Event], Awaitable[None]]
+
+
+def serve(
+    role: str, name: str, *, config: Path | None, port: int | None, ready_fd: int | None
+) -> int:
+    """Run the service until SIGTERM or SIGINT. `ready_fd` is a pipe into which it says, once, that it is
+    ready. Exit code 2: asked for wrongly; SystemExit(1): failed, as the log says."""
+    try:
+        run = _role(role)
+        settings = load_settings(config)
+        _check(role, name, settings)
+    except ValueError as error:
+        print(f"dualpath: {error}", file=sys.stderr)
+        return 2
+    configure_logging(name, fmt=settings.log_format, level=settings.log_level)
+
+    def ready(words: object) -> None:
+        if ready_fd is not None:
+            os.write(ready_fd, msgspec.json.encode(words))
+            os.close(ready_fd)
+
+    seat = Seat(name, settings, settings.port if port is None else port, ready)
+
+    async def main(stop: asyncio.Event) -> None:
+        try:
+            await run(seat, stop)
+        except (ModelError, BusError, OSError) as error:
+            raise ServiceError(str(error)) from error
+
+    run_service(main)
+    return 0
+
+
+def _role(role: str) -> Role:
+    """Only the chosen role's packages are loaded: a gateway process has no torch."""
+    match role:
+        case "storage":
+            from dualpath.cli.roles.storage import serve_storage
+
+            return serve_storage
+        case "scheduler":
+            from dualpath.cli.roles.scheduler import serve_scheduler
+
+            return serve_scheduler
+        case "prefill" | "decode":
+            from dualpath.cli.roles.worker import serve_decode, serve_prefill
+
+            return serve_prefill if role == "prefill" else serve_decode
+        case "gateway":
+            from dualpath.cli.roles.gateway import serve_gateway
+
+            return serve_gateway
+        case _:
+            raise ValueError(
+                f"{role!r} is no role; use storage, scheduler, prefill, decode or gateway"
+            )
+
+
+def _check(role: str, name: str, settings: Settings) -> None:
+    """What `dualpath up` sets by itself. Raises ValueError."""
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
+        raise ValueError(f"name {name!r} may have letters, digits, - and _ only")
+    if settings.secret is None:
+        raise ValueError(
+            "secret is not set; give all processes of a cluster the same (DUALPATH_SECRET, or the "
+            "settings file)"
+        )
+    if role == "storage":
+        return
+    if settings.nats_url is None:
+        raise ValueError("nats_url is not set; say where the NATS server is, nats://HOST:PORT")
+    if role != "scheduler" and not settings.shard_addresses:
+        raise ValueError("shard_addresses is not set; list the storage shards as NAME=HOST:PORT")
