@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.arena import BufferRegion
-from dualpath.memory.capacity import prefill_hbm_bytes
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, LayerView
 from dualpath.transport.api import Endpoint
@@ -15,8 +14,9 @@ from dualpath.transport.api import Endpoint
 def ring_bytes(geometry: KVGeometry, tokens: int, depth: int) -> int:
     """Device bytes of a ring that holds `depth` layers of `tokens` rows; with all layers, each has its own
     width, else every place has the widest layer's."""
-    whole = depth >= geometry.n_layers
-    return prefill_hbm_bytes(geometry, tokens, layerwise=not whole, ring_layers=depth)
+    if depth >= geometry.n_layers:
+        return tokens * geometry.token_bytes
+    return tokens * depth * geometry.max_row_bytes
 
 
 class Ring:

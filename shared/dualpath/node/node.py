@@ -20,7 +20,7 @@ from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
 from dualpath.lanes.nic import PacedNic
 from dualpath.memory.arena import Arena
-from dualpath.memory.capacity import slots_in
+from dualpath.memory.admission import slots_in
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier

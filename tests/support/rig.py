@@ -1,0 +1,234 @@
+"""A prefill node, a decode node and a storage shard in this process, over a real NATS server and real
+sockets; `Rig` itself plays scheduler and gateway, so that a test decides what happens when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.nats import NatsServer
+
+from dualpath.blocks import BlockKeys, pack_keys, root_key
+from dualpath.blocks.keys import pack_tokens
+from dualpath.bus.nats_bus import Bus
+from dualpath.decode.node import DecodeNode
+from dualpath.lanes.nic import PacedNic
+from dualpath.model.backends import load_backend
+from dualpath.model.spec import ModelSpec, load_spec
+from dualpath.prefill.node import PrefillNode
+from dualpath.settings import Settings
+from dualpath.storage.shard import StorageShard
+from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire import control
+from dualpath.wire.codec import Message
+from dualpath.wire.types import Attempt, AttemptStats, ReadPath, Sampling
+
+GATEWAY = "gw"
+
+
+@dataclass
+class Run:
+    """One attempt as the gateway sees it."""
+
+    attempt: Attempt
+    ids: list[int]
+    sampling: Sampling
+    generated: int = 0
+    tokens: list[int] = field(default_factory=list)
+    stats: AttemptStats = field(default_factory=AttemptStats)
+    finish: str | None = None
+    lost: control.AttemptLost | None = None
+    phases: list[str] = field(default_factory=list)
+    slots: asyncio.Future[control.SlotsReady] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Rig:
+    def __init__(self, settings: Settings, spec: ModelSpec, bus: Bus) -> None:
+        self.settings = settings
+        self.spec = spec
+        self.geometry = spec.geometry
+        self.bus = bus
+        self.runs: dict[Attempt, Run] = {}
+        self.fetches: dict[str, control.Fetch] = {}
+        self.engines: dict[str, control.RegisterNode] = {}
+        self.prefill: PrefillNode
+        self.decode: DecodeNode
+        self.shard: StorageShard
+        self._numbers = 0
+
+    # ── scheduler ──────────────────────────────────────────────────────────────────────────────────
+    async def on_scheduler(self, message: Message) -> Message | None:
+        match message:
+            case control.RegisterNode():
+                self.engines[message.node_id] = message
+                return control.Registered("rig")
+            case control.Fetch():
+                self.fetches[message.node_id] = message
+                return control.Registered("rig")
+            case control.SlotsReady():
+                run = self.runs[message.attempt]
+                if not run.slots.done():
+                    run.slots.set_result(message)
+            case control.PhaseChange():
+                self.runs[message.attempt].phases.append(message.phase)
+            case control.AttemptLost():
+                run = self.runs[message.attempt]
+                run.lost = run.lost or message
+                run.over.set()
+        return control.Ok()
+
+    # ── gateway ────────────────────────────────────────────────────────────────────────────────────
+    async def on_gateway(self, message: Message) -> Message | None:
+        match message:
+            case control.TokenRequest():
+                run = self.runs[message.attempt]
+                return control.TokenPage(
+                    message.start, pack_tokens(run.ids[message.start : message.stop])
+                )
+            case control.TokenEvents():
+                for event in message.events:
+                    await self._on_event(message.node_id, event)
+        return None
+
+    async def _on_event(self, node_id: str, event: control.TokenEvent) -> None:
+        run = self.runs.get(event.attempt)
+        if run is None:
+            return
+        have = run.generated + len(run.tokens)
+        if event.index <= have:
+            run.tokens += [t.token_id for t in event.tokens[have - event.index :]]
+            if event.finish is not None:
+                run.finish, run.stats = event.finish, event.stats or run.stats
+        ack = control.TokenAck(
+            event.attempt, run.generated + len(run.tokens), finished=run.finish is not None
+        )
+        await self.bus.publish(control.node_subject(node_id), ack)
+        if run.finish is not None:
+            run.over.set()
+
+    # ── what tests do ──────────────────────────────────────────────────────────────────────────────
+    def keys(self, ids: Sequence[int]) -> tuple[bytes, bytes]:
+        chain = BlockKeys(root_key(self.spec.fingerprint), self.geometry.block_tokens)
+        chain.extend(ids)
+        return chain.root, pack_keys(chain.keys)
+
+    async def tell(self, node: str, message: Message) -> Message:
+        return await self.bus.request(control.node_subject(node), message, timeout_s=5.0)
+
+    async def begin(self, ids: Sequence[int], sampling: Sampling, *, generated: int = 0) -> Run:
+        """Assign the decode side, and wait until it has its slots."""
+        self._numbers += 1
+        run = Run(Attempt(f"r{self._numbers}", 1), list(ids), sampling, generated)
+        self.runs[run.attempt] = run
+        root, keys = self.keys(ids)
+        assign = control.AssignDecode(
+            run.attempt, GATEWAY, 0, len(ids), generated, root, keys, sampling, 60.0
+        )
+        assert isinstance(await self.tell("d0", assign), control.Ok)
+        await asyncio.wait_for(asyncio.shield(run.slots), 20)
+        return run
+
+    async def pair(self, run: Run, path: ReadPath, hit_blocks: int, own_blocks: int) -> None:
+        """Let the PE read blocks [0, own) and the DE [own, hit)."""
+        root, keys = self.keys(run.ids)
+        ready = run.slots.result()
+        load = control.LoadDecode(
+            run.attempt, self.engines["p0"].engines[0].address, own_blocks, hit_blocks
+        )
+        assert isinstance(await self.tell("d0", load), control.Ok)
+        assign = control.AssignPrefill(
+            attempt=run.attempt,
+            gateway_id=GATEWAY,
+            engine=0,
+            prompt_tokens=len(run.ids),
+            generated=run.generated,
+            sampling=run.sampling,
+            read_path=path,
+            hit_blocks=hit_blocks,
+            start_block=0,
+            stop_block=own_blocks,
+            root=root,
+            keys=keys,
+            decode=self.engines["d0"].engines[0].address,
+            decode_node="d0",
+            region_key=ready.region_key,
+            deadline_s=60.0,
+        )
+        assert isinstance(await self.tell("p0", assign), control.Ok)
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        n: int,
+        path: ReadPath = "none",
+        *,
+        own_blocks: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Run:
+        """A whole request; all full blocks of the prompt count as hits unless `path` is none."""
+        run = await self.begin(ids, sampling or Sampling(max_tokens=n, seed=0))
+        hits = 0 if path == "none" else self.geometry.max_hit_blocks(len(ids))
+        own = {"none": 0, "prefill": hits, "decode": 0, "split": hits // 2}[path]
+        await self.pair(run, path, hits, own if own_blocks is None else own_blocks)
+        await asyncio.wait_for(run.over.wait(), 60)
+        return run
+
+    async def idle(self) -> None:
+        """Wait until both nodes have every pool at zero."""
+        async with asyncio.timeout(20):
+            while busy(self.prefill) or busy(self.decode):  # noqa: ASYNC110 – pools have no event
+                await asyncio.sleep(0.01)
+
+
+def busy(node: PrefillNode | DecodeNode) -> list[str]:
+    return [pool.name for pool in node.pools() if pool.used or pool.waiting] + [
+        f"attempt {attempt}" for attempt in node.held()
+    ]
+
+
+@asynccontextmanager
+async def rig(server: NatsServer, home: Path, **overrides: Any) -> AsyncIterator[Rig]:
+    """A started rig; `overrides` are settings."""
+    given: dict[str, Any] = {
+        "model": "synthetic",
+        "home": home,
+        "secret": "rig",
+        "prefill_buffer": 64 << 20,
+        "decode_buffer": 64 << 20,
+        "write_back_blocks": 16,
+        **overrides,
+    }
+    shard_endpoint = TcpEndpoint(
+        "storage-0", host="127.0.0.1", nic=PacedNic("storage-0"), secret=b"rig"
+    )
+    shard = StorageShard("storage-0", home / "store", shard_endpoint)
+    await shard.start()
+    buses = [await server.connect(name) for name in ("rig", "p0", "d0")]
+    try:
+        port = shard.address.port
+        settings = Settings(**given, shard_addresses=(f"storage-0=127.0.0.1:{port}",))
+        spec = load_spec(settings)
+        it = Rig(settings, spec, buses[0])
+        it.shard = shard
+        await buses[0].serve(control.SCHEDULER, control.to_scheduler, it.on_scheduler)
+        await buses[0].serve(control.gateway_subject(GATEWAY), control.to_gateway, it.on_gateway)
+        it.prefill = PrefillNode(settings, spec, [load_backend(spec, settings)], buses[1], "p0")
+        it.decode = DecodeNode(settings, spec, [load_backend(spec, settings)], buses[2], "d0")
+        await it.prefill.start()
+        await it.decode.start()
+        try:
+            yield it
+        finally:
+            await it.prefill.close()
+            await it.decode.close()
+    finally:
+        for bus in buses:
+            await bus.close()
+        await shard.close()
