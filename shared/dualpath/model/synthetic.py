@@ -26,13 +26,28 @@ from dualpath.model.synthetic_kv import (
     token_state,
     token_states,
 )
-from dualpath.settings import Settings
+from dualpath.settings import Settings, SyntheticProfile
 from dualpath.wire.types import Sampled, Sampling
 
 INLINE_BYTES = 1 << 18
 """Below so many bytes, working is quicker than handing the work to a thread."""
 
+_BYTES_PER_STATE = 64  # Making a token's state takes as long as digesting so many bytes, or longer.
+
 T = TypeVar("T")
+
+
+def prefill_s(profile: SyntheticProfile, rows: Sequence[PrefillRow]) -> float:
+    """Emulated seconds of a forward: `forward_s` + `token_s` per new token + `attention_s` per pair of a new
+    token and a token that it attends to."""
+    new = [len(row.token_ids) for row in rows]
+    pairs = sum(n * row.prefix_tokens + n * (n + 1) // 2 for n, row in zip(new, rows, strict=True))
+    return profile.forward_s + profile.token_s * sum(new) + profile.attention_s * pairs
+
+
+def decode_s(profile: SyntheticProfile, rows: Sequence[DecodeRow]) -> float:
+    """Emulated seconds of a step: `decode_step_s` + `attention_s` per token attended to."""
+    return profile.decode_step_s + profile.attention_s * sum(row.tokens + 1 for row in rows)
 
 
 class NumpyBuffer(DeviceBuffer):
@@ -60,9 +75,8 @@ class NumpyBuffer(DeviceBuffer):
 class SyntheticBackend(Backend):
     """KV bytes and answers as `dualpath.model.synthetic_kv` defines them; time as `settings.synthetic` says.
 
-    A prefill forward takes `forward_s` + `token_s` per new token + `attention_s` per pair of a new token and a
-    token it attends to, in equal shares per layer; a decode step `decode_step_s` + attention. Real work
-    (writing and digesting KV) runs meanwhile, in a thread where it is long.
+    A forward's time passes in equal shares per layer. Real work (writing and digesting KV) runs meanwhile, in a
+    thread where it is long.
     """
 
     def __init__(self, spec: SyntheticShape, settings: Settings) -> None:
@@ -79,18 +93,10 @@ class SyntheticBackend(Backend):
         """Raises ValueError where `block_ids` of a row do not reach from a block's start to its prefix."""
         for row in rows:
             _check_block_ids(row.block_ids, row.prefix_tokens, self.geometry.block_tokens)
-        new_tokens = sum(len(row.token_ids) for row in rows)
-        pairs = sum(
-            len(row.token_ids) * row.prefix_tokens
-            + len(row.token_ids) * (len(row.token_ids) + 1) // 2
-            for row in rows
-        )
-        profile = self.profile
-        seconds = (
-            profile.forward_s + profile.token_s * new_tokens + profile.attention_s * pairs
-        ) / self.geometry.n_layers
-        states = await self.run(lambda: [self._new_states(row) for row in rows], 8 * new_tokens * 8)
-        return SyntheticForward(self, rows, states, seconds)
+        layer_s = prefill_s(self.profile, rows) / self.geometry.n_layers
+        key_bytes = sum(_BYTES_PER_STATE * len(row.token_ids) for row in rows)
+        states = await self.run(lambda: [self._new_states(row) for row in rows], key_bytes)
+        return SyntheticForward(self, rows, states, layer_s)
 
     def _new_states(self, row: PrefillRow) -> States:
         ids = [*row.block_ids, *row.token_ids]
@@ -102,15 +108,11 @@ class SyntheticBackend(Backend):
             _check_block_ids(row.block_ids, row.tokens, self.geometry.block_tokens)
             if row.tokens >= row.capacity:
                 raise ValueError(f"a row of {row.tokens} tokens fills its capacity; grow it first")
-        profile = self.profile
-        context = sum(row.tokens + 1 for row in rows)
         fresh_bytes = sum(
             row.tokens * self.geometry.token_bytes for row in rows if not _is_current(row)
         )
         return await self.compute(
-            profile.decode_step_s + profile.attention_s * context,
-            lambda: self._decode(rows),
-            fresh_bytes,
+            decode_s(self.profile, rows), lambda: self._decode(rows), fresh_bytes
         )
 
     def _decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dualpath.blocks import BlockKeys, KVGeometry, KVPart, root_key
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.api import DecodeRow, LayerView, PrefillRow
-from dualpath.model.synthetic import INLINE_BYTES, SyntheticBackend
+from dualpath.model.synthetic import INLINE_BYTES, SyntheticBackend, decode_s, prefill_s
 from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.settings import Settings, SyntheticProfile
 from dualpath.wire.types import Sampling
@@ -218,6 +218,18 @@ async def test_long_work_ends_before_a_cancelled_call_does() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert bytes(request.kv.wire[-64:]) != bytes(64)
+    engine.close()
+
+
+def test_time_follows_tokens_and_attention() -> None:
+    profile = SyntheticProfile(forward_s=1000, token_s=10, attention_s=0.001, decode_step_s=7)
+    rows = [PrefillRow([1, 2, 3], 8, None), PrefillRow([1], 0, None)]
+    # The three attend to 9, 10 and 11 tokens, the one to itself.
+    assert prefill_s(profile, rows) == pytest.approx(1000 + 40 + 0.031)
+    engine = backend()
+    decoding = Request(engine, [1, 2, 3, 4], 8)
+    decoding.tokens = [5]
+    assert decode_s(profile, [decoding.decode_row()] * 2) == pytest.approx(7 + 0.010)
     engine.close()
 
 
