@@ -76,19 +76,27 @@ class ReadCall:
     async def _block(self, index: int, buffer: memoryview) -> None:
         request = self.request
         status, checksum = await self.disk.read(request.namespace, self.keys[index], buffer)
-        if status is ReadStatus.FOUND and not self._stopped:
-            try:
-                await self.endpoint.write(
-                    self.peer, request.region_key, request.offsets[index], [buffer], imm=index
-                )
-            except Revoked:
-                self._stopped = True
-                return
-            except TransportError as error:
-                if not self._stopped:
-                    log.info("a read lost its client", peer=self.peer.endpoint_id, error=str(error))
-                self._stopped = True
-                return
+        if status is ReadStatus.FOUND and not await self._sent(index, buffer):
+            return
         self._statuses[index] = status
         at = index * CHECKSUM_BYTES
         self._checksums[at : at + CHECKSUM_BYTES] = checksum
+
+    async def _sent(self, index: int, buffer: memoryview) -> bool:
+        """Whether the block has landed at the client; where not, the call is over."""
+        if self._stopped:
+            return False
+        request = self.request
+        try:
+            await self.endpoint.write(
+                self.peer, request.region_key, request.offsets[index], [buffer], imm=index
+            )
+        except Revoked:
+            self._stopped = True
+            return False
+        except TransportError as error:
+            if not self._stopped:
+                log.info("a read lost its client", peer=self.peer.endpoint_id, error=str(error))
+            self._stopped = True
+            return False
+        return True

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dualpath.transport.tcp import TcpEndpoint
-
 from dualpath.lanes.nic import PacedNic
 from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
+from dualpath.transport.tcp import TcpEndpoint
 
 
 def make_shard(settings: Settings, shard_id: str, port: int = 0) -> StorageShard:

@@ -1,4 +1,4 @@
-"""Shards in processes of their own, and stores that use them."""
+"""Shards in processes of their own and in this one, and clients of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dualpath.kvstore.shards import ShardStore, parse_shard
 from dualpath.lanes.nic import PacedNic
+from dualpath.storage.shard import StorageShard
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire.codec import Message, encode
+from dualpath.wire.store import Ping, to_client
+from dualpath.wire.types import Address, PoolUse
 
 SECRET = "of the tests"
 
@@ -158,3 +163,87 @@ def eventually() -> Callable[[Callable[[], bool | Awaitable[bool]]], Awaitable[N
                 await asyncio.sleep(0.01)
 
     return wait
+
+
+class Client:
+    """A peer of a shard that says what it likes."""
+
+    def __init__(self, endpoint: TcpEndpoint, shard: Address) -> None:
+        self.endpoint = endpoint
+        self.shard = shard
+        self.received: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def on_message(self, peer: Address, payload: bytes) -> None:
+        self.shard = peer
+        await self.received.put(to_client(payload))
+
+    async def say(self, message: Message) -> None:
+        await self.endpoint.send(self.shard, encode(message))
+
+    async def ask(self, message: Message) -> Any:
+        """The next message of the shard that is no ping."""
+        await self.say(message)
+        return await self.next()
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(20):
+            while isinstance(message := await self.received.get(), Ping):
+                pass
+        return message
+
+
+class Bench:
+    """One shard in this process, and clients of it."""
+
+    def __init__(self, root: Path, stack: AsyncExitStack) -> None:
+        self._root = root
+        self._stack = stack
+        self.shard: StorageShard
+
+    async def start(self, *, staging_bytes: int = 64 << 20) -> StorageShard:
+        self.shard = StorageShard(
+            "storage-0", self._root, self._endpoint("storage-0"), staging_bytes=staging_bytes
+        )
+        await self.shard.start()
+        self._stack.push_async_callback(self.shard.close)
+        return self.shard
+
+    async def client(self, name: str = "client") -> Client:
+        endpoint = self._endpoint(name)
+        client = Client(endpoint, self.shard.address)
+        await endpoint.start(client.on_message)
+        self._stack.push_async_callback(endpoint.close)
+        return client
+
+    async def store(self, block_bytes: int, name: str) -> ShardStore:
+        endpoint = self._endpoint(name)
+        store = ShardStore(
+            endpoint, [self.shard.address], fingerprint="model", block_bytes=block_bytes
+        )
+        await endpoint.start(store.on_message)
+        self._stack.push_async_callback(endpoint.close)
+        self._stack.push_async_callback(store.close)
+        return store
+
+    def pool(self, name: str) -> PoolUse:
+        return next(pool for pool in self.shard.status().pools if pool.name == name)
+
+    def idle(self) -> bool:
+        """Nothing of the shard is in use."""
+        return all(pool.used == pool.waiting == 0 for pool in self.shard.status().pools)
+
+    @staticmethod
+    def _endpoint(name: str) -> TcpEndpoint:
+        return TcpEndpoint(
+            name,
+            host="127.0.0.1",
+            nic=PacedNic(f"{name}.nic"),
+            secret=SECRET.encode(),
+            transfer_deadline_s=2.0,
+        )
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        yield Bench(tmp_path, stack)
