@@ -35,7 +35,9 @@ class FakeCluster:
     script: Script
     incarnation: str = "first"
     refusal: control.Refused | None = None
+    registration_refusal: str | None = None
     silent: bool = False
+    refused: int = 0
     submits: list[control.Submit] = field(default_factory=list)
     cancelled: list[control.CancelRequest] = field(default_factory=list)
     acks: list[control.TokenAck] = field(default_factory=list)
@@ -58,9 +60,12 @@ class FakeCluster:
         match message:
             case control.RegisterGateway():
                 self.registered.set()
+                if self.registration_refusal is not None:
+                    return control.Refused(self.registration_refusal, code="incompatible")
                 return control.Registered(self.incarnation)
             case control.Submit():
                 if self.refusal is not None:
+                    self.refused += 1
                     return self.refusal
                 if message.attempt not in [known.attempt for known in self.submits]:
                     self.submits.append(message)

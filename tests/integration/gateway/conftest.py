@@ -46,8 +46,9 @@ def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def gateway_settings(model_home: Path) -> Settings:
-    return Settings(
+def gateway_settings(model_home: Path, request: pytest.FixtureRequest) -> Settings:
+    """Parametrize it indirectly with a dict of what shall differ."""
+    settings = Settings(
         model="synthetic",
         home=model_home,
         synthetic=SyntheticProfile(vocab_size=400, max_context=MAX_CONTEXT),
@@ -56,6 +57,7 @@ def gateway_settings(model_home: Path) -> Settings:
         secret="test",
         stop_s=2.0,
     )
+    return settings.model_copy(update=getattr(request, "param", {}))
 
 
 @pytest_asyncio.fixture
