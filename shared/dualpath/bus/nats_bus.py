@@ -47,7 +47,12 @@ class Bus:
 
     def __init__(self, url: str, name: str, user: str | None, password: str | None) -> None:
         self._url, self._name = url, name
-        self._login: dict[str, Any] = {"user": user, "password": password} if user else {}
+        # Untyped, for nats-py annotates as int what may well be a part of a second.
+        self._options: dict[str, Any] = {
+            "reconnect_time_wait": _FIRST_PAUSE_S,
+            "connect_timeout": _TRY_S,
+            **({"user": user, "password": password} if user else {}),
+        }
         self._client: Client | None = None
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._next_token = 0
@@ -220,13 +225,11 @@ class Bus:
                     # One mechanism for every way of losing a connection: the keeper makes a new one.
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
-                    reconnect_time_wait=_FIRST_PAUSE_S,
-                    connect_timeout=_TRY_S,
                     ping_interval=_PING_S,
                     pending_size=0,
                     closed_cb=closed,
                     error_cb=failed,
-                    **self._login,
+                    **self._options,
                 )
                 await client.subscribe(f"{self._inbox}.*", cb=self._take_answer)
                 for served in self._served:

@@ -84,7 +84,7 @@ class Served:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self.subscription.drain()
+                await self.subscription.drain()  # type: ignore[no-untyped-call]
         except (nats.errors.Error, OSError, TimeoutError) as error:
             log.debug("drain failed", subject=self.subject, reason=str(error))
 

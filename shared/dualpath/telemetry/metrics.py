@@ -56,6 +56,12 @@ class Metrics:
         self.phase_seconds = self._histogram(
             "phase_seconds", "Time that requests spent in a phase", _SECONDS, "phase"
         )
+        self.queue_seconds = self._histogram(
+            "queue_seconds",
+            "Time that requests waited for a DE, its slots, a PE",
+            _SECONDS,
+            "queue",
+        )
         self.forward_tokens = self._histogram(
             "forward_tokens", "Tokens computed by a forward pass", _TOKENS, "stage"
         )

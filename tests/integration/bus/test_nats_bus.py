@@ -7,6 +7,7 @@ from pathlib import Path
 import nats
 import pytest
 import pytest_asyncio
+from nats.aio.msg import Msg
 from tests.support.nats import NatsServer
 from tests.support.wait import until
 
@@ -86,7 +87,7 @@ async def test_a_malformed_answer_is_an_error_of_its_own(
     client, _ = pair
     raw = await nats.connect(nats_server.url, user=nats_server.user, password=nats_server.password)
 
-    async def garbage(msg: nats.aio.msg.Msg) -> None:
+    async def garbage(msg: Msg) -> None:
         await msg.respond(b"\xc1garbage")
 
     await raw.subscribe("raw", cb=garbage)

@@ -1,0 +1,141 @@
+"""What the scheduler knows of the nodes: who is there, how loaded, which attempts they should hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dualpath.policy.api import EngineId, EngineView
+from dualpath.scheduler.actions import Peer
+from dualpath.wire.control import Fetch, NodeView, RegisterNode
+from dualpath.wire.types import Address, Attempt, EngineLoad, NodeStatus, Role
+
+UNHELD_S = 2.0
+"""A node that does not hold what it was given, for so long, has lost it."""
+
+STRANGER_S = 1.0
+"""A node that holds what it should not, for so long, is told to free it; again after the same time."""
+
+
+@dataclass
+class Duty:
+    """An attempt at one engine of a node: what it was given, and whether the node's fetches show it.
+
+    `needed_tokens` is the HBM promise (DE), `new_tokens` what is to be computed (PE), `read_tokens` the
+    node's share of the read; `read_shown` once a fetch can have counted that share.
+    """
+
+    engine: int
+    tokens: int
+    needed_tokens: int = 0
+    new_tokens: int = 0
+    read_tokens: int = 0
+    read_answered: bool = False
+    read_shown: bool = False
+    answered: bool = False
+    shown: bool = False
+    missing_since: float | None = None
+
+
+@dataclass
+class HeldDiff:
+    """`lost`: attempts that the node should hold and does not; `strangers`: the reverse."""
+
+    lost: list[Attempt] = field(default_factory=list)
+    strangers: list[Attempt] = field(default_factory=list)
+
+
+class NodeRecord:
+    """One life of a node. Its load is that of its last fetch and what it was given since."""
+
+    def __init__(self, info: RegisterNode, now: float) -> None:
+        self.info = info
+        self.last_seen = now
+        self.duties: dict[Attempt, Duty] = {}
+        self.fetch: Fetch | None = None
+        self._loads: dict[int, EngineLoad] = {}
+        self._strangers: dict[Attempt, float] = {}
+
+    @property
+    def name(self) -> str:
+        return self.info.node_id
+
+    @property
+    def role(self) -> Role:
+        return self.info.role
+
+    @property
+    def peer(self) -> Peer:
+        return Peer("node", self.info.node_id, self.info.incarnation)
+
+    def address(self, engine: int) -> Address:
+        return self.info.engines[engine].address
+
+    def take_fetch(self, fetch: Fetch, now: float) -> HeldDiff:
+        """Believe a fetch, unless a newer one was there; compare what it holds with what it should."""
+        self.last_seen = now
+        if self.fetch is not None and fetch.number <= self.fetch.number:
+            return HeldDiff()
+        self.fetch = fetch
+        self._loads = {load.index: load for load in fetch.engines}
+        held = set(fetch.held)
+        return HeldDiff(
+            lost=[a for a, duty in self.duties.items() if self._lacks(duty, a in held, now)],
+            strangers=self._take_strangers(held, now),
+        )
+
+    def _lacks(self, duty: Duty, is_held: bool, now: float) -> bool:
+        duty.read_shown = duty.read_shown or duty.read_answered
+        if is_held:
+            duty.shown, duty.missing_since = True, None
+            return False
+        if not (duty.answered or duty.shown):
+            return False
+        if duty.missing_since is None:
+            duty.missing_since = now
+        return now - duty.missing_since >= UNHELD_S
+
+    def _take_strangers(self, held: set[Attempt], now: float) -> list[Attempt]:
+        seen = {a: self._strangers.get(a, now) for a in held if a not in self.duties}
+        due = [a for a, since in seen.items() if now - since >= STRANGER_S]
+        self._strangers = seen | dict.fromkeys(due, now)
+        return due
+
+    def views(self) -> Iterator[EngineView]:
+        """Its engines, once a first fetch has opened them."""
+        if self.fetch is None:
+            return
+        read_q = self.read_q
+        for engine in self.info.engines:
+            load = self._loads.get(engine.index) or EngineLoad(
+                engine.index, seq=0, tok=0, hbm_free_tokens=engine.hbm_tokens
+            )
+            since = [d for d in self.duties.values() if d.engine == engine.index and not d.shown]
+            yield EngineView(
+                EngineId(self.name, engine.index),
+                seq=load.seq + len(since),
+                tok=load.tok + sum(duty.tokens for duty in since),
+                read_q=read_q,
+                hbm_free=load.hbm_free_tokens - sum(duty.needed_tokens for duty in since),
+            )
+
+    @property
+    def read_q(self) -> int:
+        """Tokens that wait to be read from storage by this node."""
+        reported = self.fetch.read_q_tokens if self.fetch else 0
+        return reported + sum(d.read_tokens for d in self.duties.values() if not d.read_shown)
+
+    def unfinished(self, engine: int) -> tuple[int, int]:
+        """Attempts at an engine, and the tokens that it has to compute for them."""
+        duties = [duty for duty in self.duties.values() if duty.engine == engine]
+        return len(duties), sum(duty.new_tokens for duty in duties)
+
+    def view(self, now: float) -> NodeView:
+        fetch = self.fetch
+        return NodeView(
+            node_id=self.name,
+            role=self.role,
+            seconds_since_fetch=max(now - self.last_seen, 0.0),
+            engines=fetch.engines if fetch else (),
+            status=fetch.status if fetch else NodeStatus(),
+        )
