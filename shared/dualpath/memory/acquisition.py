@@ -109,7 +109,7 @@ class Cluster:
         self._live: dict[int, _Attempt] = {}
         self._number = 0
         self.finished = 0
-        self.preempted = 0
+        self.preempted: list[int] = []
         self.not_stored = 0
 
     # ── from outside ───────────────────────────────────────────────────────────────────────────────
@@ -335,7 +335,7 @@ class Cluster:
     def _preempt(self, attempt: _Attempt) -> None:
         if attempt.over:
             return
-        self.preempted += 1
+        self.preempted.append(attempt.number)
         self._end(attempt, Phase.FAILED)
         prompt = attempt.demand.prompt + attempt.generated
         hits = (prompt - 1) // self._shape.block_tokens

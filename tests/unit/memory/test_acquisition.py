@@ -88,9 +88,12 @@ def test_every_request_ends_and_all_memory_comes_back(
             possible = cluster.events()
             assert possible, "deadlock: requests remain, and nothing can come next"
             preferred = [event for event in possible if event.kind == favourite]
+            oldest = {next(iter(de.hbm.owners), None) for de in cluster.decode}
+            already = len(cluster.preempted)
             cluster.happen(
                 chance.choice(preferred if preferred and chance.random() < 0.8 else possible)
             )
+            assert not oldest & {*cluster.preempted[already:]}, "the oldest has to go on decoding"
             events += 1
             assert events < 20_000 * requests, "requests only push each other out"
         check_pools(cluster)
@@ -113,7 +116,7 @@ def test_two_that_fit_alone_but_outgrow_hbm_together_both_finish() -> None:
         cluster.submit(Demand(prompt=16, hits=0, share=0, output=20))
     run(cluster)
     assert cluster.finished == 2
-    assert cluster.preempted >= 1
+    assert cluster.preempted
     check_empty(cluster)
 
 
