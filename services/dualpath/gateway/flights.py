@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -58,8 +58,16 @@ class Flight:
 class Flights:
     """Owner of every request from `open` to its end, and of the cancellations that outlive them."""
 
-    def __init__(self, bus: Bus, gateway_id: str, prefix: PrefixEstimate) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        gateway_id: str,
+        prefix: PrefixEstimate,
+        register: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`register` makes the gateway known to a scheduler that does not know it."""
         self._bus = bus
+        self._register = register
         self._gateway_id = gateway_id
         self._prefix = prefix
         self._flights: dict[str, Flight] = {}
@@ -135,8 +143,11 @@ class Flights:
             problem = await self._offer(flight, hits, give_up_s)
             if problem is None or request.submit_due or request.over:
                 break
-            if first or not problem.retry or _now_s() + pause_s > give_up_s:
+            stranger = problem.code == "unknown"
+            if not (problem.retry and (stranger or not first)) or _now_s() + pause_s > give_up_s:
                 raise problem
+            if stranger:
+                await self._register()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         flight.timings_s.setdefault("submit", _now_s() - started_s)
@@ -177,8 +188,8 @@ class Flights:
         except BusError as error:
             log.warning("cancellation unanswered", attempt=str(attempt), reason=str(error))
 
-    def scheduler_restarted(self) -> None:
-        """Whatever the scheduler had been told must be told again."""
+    def submit_again(self) -> None:
+        """The scheduler has forgotten all that it was told: tell it again."""
         for flight in self._flights.values():
             # A submission under way is repeated until somebody answers: the new scheduler will.
             if flight.known and not flight.submitting:
@@ -247,6 +258,8 @@ class Flights:
 
 def _refused(answer: Refused) -> ApiError:
     match answer.code:
+        case "too_long":
+            return ApiError(400, answer.reason, code="context_length_exceeded")
         case "capacity":
             return ApiError(429, answer.reason, code="capacity", retry=True)
         case "malformed" | "internal":

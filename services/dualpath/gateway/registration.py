@@ -19,11 +19,20 @@ SILENT_S = 5.0
 
 
 class Registration:
-    """`run` it for as long as the gateway lives. `on_restart` is called when the scheduler has forgotten
-    everything that it was told."""
+    """`run` it for as long as the gateway lives. `on_forgotten` is called when the scheduler has forgotten
+    everything that it was told: it was restarted, or has given this gateway up.
+
+    `lost_s` is how long the scheduler waits for a member at least.
+    """
 
     def __init__(
-        self, bus: Bus, gateway_id: str, fingerprint: str, on_restart: Callable[[], None]
+        self,
+        bus: Bus,
+        gateway_id: str,
+        fingerprint: str,
+        *,
+        lost_s: float,
+        on_forgotten: Callable[[], None],
     ) -> None:
         self.refusal: str | None = None
         """Why the scheduler does not take this gateway, in its words."""
@@ -34,19 +43,29 @@ class Registration:
             protocol=PROTOCOL_VERSION,
             fingerprint=fingerprint,
         )
-        self._on_restart = on_restart
+        self._lost_s = lost_s
+        self._on_forgotten = on_forgotten
         self._scheduler: str | None = None
         self._heard_s = float("-inf")
 
     async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
-            await self._beat()
+            await self.beat()
+            slept_s = clock()
             await asyncio.sleep(BEAT_S)
+            slept_s = clock() - slept_s
+            if slept_s - BEAT_S > self._lost_s:
+                # This process was stopped: to the scheduler it was dead.
+                log.warning("the gateway stood still", seconds=round(slept_s, 1))
+                await self.beat()
+                self._on_forgotten()
 
     def scheduler_answers(self) -> bool:
         return asyncio.get_running_loop().time() - self._heard_s < SILENT_S
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Register once more, now."""
         try:
             answer = await self._bus.request(SCHEDULER, self._message, timeout_s=BEAT_S)
         except BusError as error:
@@ -68,4 +87,4 @@ class Registration:
             log.info("registered", gateway_id=self._message.gateway_id)
         elif before != scheduler:
             log.warning("the scheduler was restarted; unfinished requests are submitted again")
-            self._on_restart()
+            self._on_forgotten()

@@ -42,9 +42,13 @@ class GatewayService:
             ShardConnection(settings, spec, gateway_id) if settings.shard_addresses else None
         )
         prefix = PrefixEstimate(spec.geometry, self._shards.store if self._shards else None)
-        self._flights = Flights(bus, gateway_id, prefix)
+        self._flights = Flights(bus, gateway_id, prefix, self._register)
         self._registration = Registration(
-            bus, gateway_id, spec.fingerprint, self._flights.scheduler_restarted
+            bus,
+            gateway_id,
+            spec.fingerprint,
+            lost_s=settings.node_lost_s,
+            on_forgotten=self._flights.submit_again,
         )
         self._watch = Watch(Metrics("gateway", gateway_id))
         self._watch.metrics.watch(self.status)
@@ -104,6 +108,9 @@ class GatewayService:
         if self._shards is not None:
             await self._shards.close()
         self._intake.close()
+
+    async def _register(self) -> None:
+        await self._registration.beat()
 
     def status(self) -> NodeStatus:
         """Requests in flight (back at zero when all clients are served or gone), and counted errors."""

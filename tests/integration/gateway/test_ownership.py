@@ -253,17 +253,35 @@ async def test_a_client_that_closes_in_the_middle_of_its_body_leaves_nothing(
 
 # ── a scheduler that says no, or nothing ───────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("capacity", 429), ("unavailable", 503), ("unknown", 503), ("internal", 500)],
+    ("code", "status", "told"),
+    [
+        ("capacity", 429, "capacity"),
+        ("unavailable", 503, "unavailable"),
+        ("too_long", 400, "context_length_exceeded"),
+        ("internal", 500, "internal"),
+    ],
 )
-async def test_a_refusal_is_told_with_its_status(harness: Harness, code: str, status: int) -> None:
+async def test_a_refusal_is_told_with_its_status(
+    harness: Harness, code: str, status: int, told: str
+) -> None:
     harness.cluster.refusal = control.Refused("the queue is full", code=code)
     response = await complete(harness, stream=True)
     assert response.status_code == status
     assert "the queue is full" in response.json()["error"]["message"]
-    assert response.json()["error"]["code"] == code
-    assert ("retry-after" in response.headers) == (status != 500)
+    assert response.json()["error"]["code"] == told
+    assert ("retry-after" in response.headers) == (status in (429, 503))
     assert harness.cluster.cancelled == []
+
+
+async def test_a_scheduler_that_does_not_know_the_gateway_is_told_of_it(harness: Harness) -> None:
+    await harness.cluster.registered.wait()
+    harness.cluster.registered.clear()
+    harness.cluster.refusal = control.Refused("gateway-0 is not registered", code="unknown")
+    harness.cluster.script = answering("ok")
+    request = asyncio.create_task(complete(harness))
+    await harness.cluster.registered.wait()
+    harness.cluster.refusal = None
+    assert (await request).json()["choices"][0]["text"] == "ok"
 
 
 async def test_a_silent_scheduler_is_503_and_unhealthy(
