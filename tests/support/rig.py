@@ -46,6 +46,7 @@ class Run:
     slots: asyncio.Future[control.SlotsReady] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+    prefilling: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -77,7 +78,10 @@ class Rig:
                 if not run.slots.done():
                     run.slots.set_result(message)
             case control.PhaseChange():
-                self.runs[message.attempt].phases.append(message.phase)
+                run = self.runs[message.attempt]
+                run.phases.append(message.phase)
+                if message.phase == "prefill":
+                    run.prefilling.set()
             case control.AttemptLost():
                 run = self.runs[message.attempt]
                 run.lost = run.lost or message
@@ -182,9 +186,14 @@ class Rig:
 
     async def idle(self) -> None:
         """Wait until both nodes have every pool at zero."""
-        async with asyncio.timeout(20):
-            while busy(self.prefill) or busy(self.decode):  # noqa: ASYNC110 – pools have no event
-                await asyncio.sleep(0.01)
+        deadline = asyncio.get_running_loop().time() + 20
+        while held := busy(self.prefill) + busy(self.decode):
+            if asyncio.get_running_loop().time() > deadline:
+                tasks = [task for task in asyncio.all_tasks() if not task.done()]
+                for task in tasks:
+                    task.print_stack()
+                raise AssertionError(f"still held: {held}")
+            await asyncio.sleep(0.01)
 
 
 def busy(node: PrefillNode | DecodeNode) -> list[str]:

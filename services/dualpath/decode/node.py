@@ -153,9 +153,6 @@ class DecodeNode(Node):
             case data.PrefillDone():
                 if not request.prefill_done.done():
                     request.prefill_done.set_result(message)
-            case data.LinkAbort():
-                if not request.prefill_done.done():
-                    request.prefill_done.set_exception(TransferFailed(message.reason))
             case _:
                 raise TransportError(f"a decode node takes no {type(message).__name__}")
 

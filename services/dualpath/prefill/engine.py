@@ -69,7 +69,7 @@ class PrefillEngine:
                 self._waiting.remove(job)
                 await self._close_resident(request)
                 job.let_go.set()
-            elif job.row is not None and not job.done.done():
+            elif job.row is not None:
                 job.row.fail(PrefillFailed("the request was aborted"))
             await uninterrupted(job.let_go.wait())
 

@@ -123,11 +123,6 @@ class PrefillNode(Node):
                     self._keep_early(message)
                 elif not request.load_done.done():
                     request.load_done.set_result(message)
-            case data.LinkAbort():
-                if request is not None and not request.load_done.done():
-                    request.load_done.set_exception(PrefillFailed(message.reason))
-                    request.load_done.exception()
-                self._requests.abort(message.attempt)
             case _:
                 raise TransportError(f"a prefill node takes no {type(message).__name__}")
 

@@ -1,7 +1,8 @@
 """Messages over the link between a PE and a DE. The PE drives; the DE is memory that also pushes.
 
 Order: DE → LoadDone; then per chunk and layer: PE → Grant, DE → one-sided write into the PE's ring;
-PE → one-sided write into the DE's slots; at the end PE → PrefillDone. Either may say LinkAbort.
+PE → one-sided write into the DE's slots; at the end PE → PrefillDone. Who gives an attempt up tells the
+scheduler, which tells the other side.
 """
 
 from __future__ import annotations
@@ -46,11 +47,4 @@ class PrefillDone(Message, frozen=True):
     stats: AttemptStats
 
 
-class LinkAbort(Message, frozen=True):
-    """The sender has given this attempt up."""
-
-    attempt: Attempt
-    reason: str
-
-
-link = Decoder(LoadDone, Grant, PrefillDone, LinkAbort)
+link = Decoder(LoadDone, Grant, PrefillDone)
