@@ -48,4 +48,4 @@ def _model(model_dir: Path) -> Any:
         model_dir, dtype=torch.float32, use_safetensors=True, local_files_only=True
     )
     model.generation_config.eos_token_id = None
-    return model.eval()
+    return model

@@ -1,14 +1,16 @@
 """Attention of a ragged batch over KV rows that lie where the node keeps them. Nothing is concatenated.
 
 A batch is packed as `[1, Σ new, …]` without padding or mask. `transformers` hands each layer's new keys and
-values to `RaggedCache.update`, which writes them into the rows, and then calls `ragged_attention`, which
-lets each request's queries attend to strided views of that request's rows.
+values to `RaggedCache.update`, which writes them into the rows, and then calls `ragged_attention`: each
+request's queries attend to strided views of that request's rows.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,52 +26,100 @@ IMPLEMENTATION = "dualpath_ragged"
 
 
 @dataclass(frozen=True, slots=True)
-class RowKV:
-    """One request's keys and values in one layer: `[heads, tokens, width]` views of its rows.
+class LayerRows:
+    """One request's rows in one layer, as views of its memory: `table` is `[tokens, row]`, `keys` and
+    `values` are `[heads, tokens, width]` of the same memory."""
 
-    Packed tokens [start, stop) are its new ones; their rows are the last `stop − start` of the views.
-    """
-
-    start: int
-    stop: int
+    table: Tensor
     keys: Tensor
     values: Tensor
 
 
-def part_views(
-    rows: Tensor, offset: int, tokens: int, parts: Sequence[CachePart], dtype: torch.dtype
-) -> list[Tensor]:
-    """The parts of `tokens` rows at byte `offset` of the uint8 tensor `rows`, each `[heads, tokens, width]`.
+def layer_rows(
+    memory: Tensor, offset: int, tokens: int, parts: Sequence[CachePart], dtype: torch.dtype
+) -> LayerRows:
+    """View `tokens` rows at byte `offset` of the uint8 tensor `memory`.
 
-    Raises RuntimeError where the rows do not lie in `rows`, or `offset` is no multiple of the element size.
+    Raises RuntimeError where they do not lie in it, or `offset` is no multiple of the element size.
     """
     elements = sum(part.elements for part in parts)
     nbytes = tokens * elements * dtype.itemsize
-    table = rows.narrow(0, offset, nbytes).view(dtype).view(tokens, elements)
+    table = memory.narrow(0, offset, nbytes).view(dtype).view(tokens, elements)
     views, column = [], 0
     for part in parts:
         columns = table.narrow(1, column, part.elements)
         views.append(columns.view(tokens, part.heads, part.width).transpose(0, 1))
         column += part.elements
-    return views
+    return LayerRows(table, *views)
 
 
-class RaggedCache:
-    """What `transformers` takes for its KV cache during one layer."""
+class RaggedCache(ABC):
+    """What `transformers` takes for its KV cache, and asks for attention."""
 
-    def __init__(self, rows: Sequence[RowKV]) -> None:
-        self.rows = rows
-
+    @abstractmethod
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the new keys (after RoPE) and values, `[1, heads, Σ new, width]`, into the requests' rows."""
-        for row in self.rows:
-            new = row.stop - row.start
-            first = row.keys.shape[1] - new
-            row.keys.narrow(1, first, new).copy_(keys[0].narrow(1, row.start, new))
-            row.values.narrow(1, first, new).copy_(values[0].narrow(1, row.start, new))
+
+    @abstractmethod
+    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
+        """`[1, heads, Σ new, width]` → `[1, Σ new, heads, width]`, after `update` of the same layer."""
+
+
+class PrefillCache(RaggedCache):
+    """One layer of a prefill batch. The new tokens' rows are the last of each request's."""
+
+    def __init__(self, rows: Sequence[LayerRows], ends: Sequence[int]) -> None:
+        """`ends[r]`: where the tokens of row r end in the packed batch."""
+        self._rows = rows
+        self._bounds = list(pairwise((0, *ends)))
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        for row, (start, stop) in zip(self._rows, self._bounds, strict=True):
+            row.keys[:, start - stop :].copy_(keys[0, :, start:stop])
+            row.values[:, start - stop :].copy_(values[0, :, start:stop])
         return keys, values
+
+    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
+        outputs = [
+            attend(query[0, :, start:stop], row.keys, row.values, scaling)
+            for row, (start, stop) in zip(self._rows, self._bounds, strict=True)
+        ]
+        return torch.cat(outputs, 1).transpose(0, 1).unsqueeze(0)
+
+
+class DecodeCache(RaggedCache):
+    """All layers of one decode step: every request has one new token. Few operations per row and layer, for
+    on small models they would cost more than the arithmetic."""
+
+    def __init__(self, rows: Sequence[Sequence[LayerRows]], tokens: Sequence[int]) -> None:
+        """`rows[r][i]`: layer i of request r, over its capacity; `tokens[r]` of them are filled."""
+        self._rows, self._tokens = rows, tokens
+        self._layer = 0
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        self._layer = layer_idx
+        parts = (keys[0].transpose(0, 1).flatten(1), values[0].transpose(0, 1).flatten(1))
+        for row, token, new in zip(self._rows, self._tokens, torch.cat(parts, 1), strict=True):
+            row[layer_idx].table[token].copy_(new)
+        return keys, values
+
+    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
+        """Heads that share keys stand where one head's queries would: the keys are read once for all."""
+        _, heads, batch, width = query.shape
+        kv_heads = self._rows[0][self._layer].keys.shape[0]
+        queries = query.view(1, kv_heads, heads // kv_heads, batch, width).unbind(3)
+        outputs = []
+        for row, token, each in zip(self._rows, self._tokens, queries, strict=True):
+            keys = row[self._layer].keys.narrow(1, 0, token + 1).unsqueeze(0)
+            values = row[self._layer].values.narrow(1, 0, token + 1).unsqueeze(0)
+            outputs.append(scaled_dot_product_attention(each, keys, values, scale=scaling))
+        return torch.cat(outputs).view(1, batch, heads, -1)
 
 
 def ragged_attention(
@@ -83,17 +133,9 @@ def ragged_attention(
     ragged: RaggedCache,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`transformers`' attention interface: query `[1, heads, Σ new, width]` → `[1, Σ new, heads, width]`.
-
-    `key` and `value` are the new ones; all are read from `ragged`, into which they have been written.
-    """
-    output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
-    for row in ragged.rows:
-        queries = query[0].narrow(1, row.start, row.stop - row.start)
-        output[0].narrow(0, row.start, row.stop - row.start).copy_(
-            attend(queries, row.keys, row.values, scaling).transpose(0, 1)
-        )
-    return output, None
+    """`transformers`' attention interface. `key` and `value` are the new ones: they have been written into
+    the rows of `ragged`, from which all are read."""
+    return ragged.attend(query, scaling), None
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:
@@ -104,7 +146,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None)
     heads, new, width = queries.shape
     kv_heads, tokens, _ = keys.shape
     group = heads // kv_heads
-    query = queries.view(kv_heads, group, new, width)
+    query = queries.reshape(kv_heads, group, new, width)
     key = keys.unsqueeze(1).expand(-1, group, -1, -1)
     value = values.unsqueeze(1).expand(-1, group, -1, -1)
     if new == 1:

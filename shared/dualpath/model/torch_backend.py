@@ -18,7 +18,7 @@ from dualpath.model.api import (
     PrefillForward,
     PrefillRow,
 )
-from dualpath.model.attention import RaggedCache, RowKV, part_views
+from dualpath.model.attention import DecodeCache, LayerRows, PrefillCache, layer_rows
 from dualpath.model.sampler import sample
 from dualpath.model.spec import ModelSpec
 from dualpath.model.torch_memory import TorchBuffer
@@ -94,16 +94,18 @@ class TorchPrefill(PrefillForward):
 
     def _layer(self, index: int, kv: Sequence[LayerView]) -> None:
         model, row_size = self._model, _row_bytes(self._model, index)
-        batch = []
-        for row, view, stop in zip(self._rows, kv, self._ends, strict=True):
-            tokens = row.prefix_tokens + len(row.token_ids)
-            keys, values = part_views(
-                _tensor_of(view.buffer), view.offset, tokens, model.parts[index], model.dtype
+        batch = [
+            layer_rows(
+                _tensor_of(view.buffer),
+                view.offset,
+                row.prefix_tokens + len(row.token_ids),
+                model.parts[index],
+                model.dtype,
             )
-            batch.append(RowKV(stop - len(row.token_ids), stop, keys, values))
-        self._hidden = model.layer(
-            index, self._hidden, self._positions, self._rope, RaggedCache(batch)
-        )
+            for row, view in zip(self._rows, kv, strict=True)
+        ]
+        cache = PrefillCache(batch, self._ends)
+        self._hidden = model.layer(index, self._hidden, self._positions, self._rope, cache)
         for row, view in zip(self._rows, kv, strict=True):
             start = view.offset + row.prefix_tokens * row_size
             view.buffer.to_host(start, start + len(row.token_ids) * row_size)
@@ -129,27 +131,20 @@ class TorchPrefill(PrefillForward):
 
 @dataclass(frozen=True)
 class _Views:
-    """Kept in `DecodeRow.state`: keys and values of every layer, over the whole capacity."""
+    """Kept in `DecodeRow.state`: every layer's rows, over the whole capacity."""
 
     buffer: DeviceBuffer
     capacity: int
-    layers: list[tuple[Tensor, Tensor]]
+    layers: list[LayerRows]
 
 
 def _decode(model: TorchModel, rows: Sequence[DecodeRow]) -> list[Sampled]:
-    views = [_views(model, row) for row in rows]
+    cache = DecodeCache([_views(model, row).layers for row in rows], [row.tokens for row in rows])
     positions = torch.tensor([[row.tokens for row in rows]], device=model.device)
     hidden = model.embed(torch.tensor([row.last_token for row in rows], device=model.device))
     rope = model.rope(hidden, positions)
     for index in range(len(model.parts)):
-        batch = []
-        for number, (row, view) in enumerate(zip(rows, views, strict=True)):
-            keys, values = view.layers[index]
-            tokens = row.tokens + 1
-            batch.append(
-                RowKV(number, number + 1, keys.narrow(1, 0, tokens), values.narrow(1, 0, tokens))
-            )
-        hidden = model.layer(index, hidden, positions, rope, RaggedCache(batch))
+        hidden = model.layer(index, hidden, positions, rope, cache)
     logits = model.logits(hidden[0]).numpy()
     return [
         sample(row.sampling, row.index, scores) for row, scores in zip(rows, logits, strict=True)
@@ -162,8 +157,7 @@ def _views(model: TorchModel, row: DecodeRow) -> _Views:
         return known
     layers, offset = [], 0
     for index, parts in enumerate(model.parts):
-        keys, values = part_views(_tensor_of(row.kv), offset, row.capacity, parts, model.dtype)
-        layers.append((keys, values))
+        layers.append(layer_rows(_tensor_of(row.kv), offset, row.capacity, parts, model.dtype))
         offset += row.capacity * _row_bytes(model, index)
     row.state = _Views(row.kv, row.capacity, layers)
     return row.state
