@@ -166,7 +166,7 @@ async def test_one_flipped_byte_in_a_buffer_changes_the_answer(
             it.decode.arena.view(request.slots[0])[100] ^= 1
             real(*args)  # type: ignore[arg-type]
 
-        it.decode._store_prompt = flip  # type: ignore[method-assign]
+        it.decode._store_prompt = flip  # type: ignore[method-assign,assignment]
         await it.pair(run, "none", 0, 0)
         await asyncio.wait_for(run.over.wait(), 20)
         assert run.tokens[:1] == right(it, run, 4)[:1]

@@ -7,8 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from dualpath.memory.acquisition import Cluster, Demand, Event, Shape
+from tests.support.acquisition import Cluster, Demand, Event, Shape
 
 MAX_CONTEXT = 40
 
