@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dualpath.kvstore.disk import StoreInUse
 from dualpath.lanes.nic import PacedNic
 from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
+from dualpath.telemetry.process import ServiceError
 from dualpath.transport.tcp import TcpEndpoint
 
 
@@ -45,10 +47,15 @@ async def run(
 ) -> None:
     """Serve until `stop` is set or the task is cancelled; `ready` is called once clients can connect.
 
-    Raises StoreInUse where another process has the directory, OSError where it or the port is unusable.
+    Raises ServiceError where another process has the directory, or where it or the port is unusable.
     """
     shard = make_shard(settings, shard_id, port)
-    await shard.start()
+    try:
+        await shard.start()
+    except StoreInUse as error:
+        raise ServiceError(str(error)) from error
+    except OSError as error:
+        raise ServiceError(f"storage shard {shard_id} cannot start: {error}") from error
     try:
         ready(shard)
         await stop.wait()

@@ -70,6 +70,7 @@ class StorageShard:
         self._leases = LeaseTable()
         self._peers: dict[tuple[str, str], _Peer] = {}
         self._tasks = Tasks()
+        self._closing = False
 
     @property
     def address(self) -> Address:
@@ -77,8 +78,8 @@ class StorageShard:
 
     async def start(self) -> None:
         """Open the disk and listen. Raises StoreInUse, OSError."""
-        await self._disk.open()
         try:
+            await self._disk.open()
             await self._endpoint.start(self._on_message)
         except BaseException:
             await self._disk.close()
@@ -88,6 +89,7 @@ class StorageShard:
 
     async def close(self) -> None:
         """End every call, close the endpoint, and unlock the disk."""
+        self._closing = True
         await self._tasks.close()
         await self._endpoint.close()
         await self._disk.close()
@@ -120,6 +122,8 @@ class StorageShard:
     # ── messages ───────────────────────────────────────────────────────────────────────────────────
     async def _on_message(self, peer: Address, payload: bytes) -> None:
         """Begin what a client asks for. Raises MalformedMessage or Refusal, which the transport tells it."""
+        if self._closing:
+            raise Refusal(f"shard {self.shard_id} is closing")
         match message := wire.to_shard(payload):
             case wire.Release():
                 self._leases.release(message.lease)

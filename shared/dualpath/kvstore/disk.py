@@ -93,7 +93,7 @@ class DiskStore:
         scan = await self._threads.run(self._scan)
         self._index = scan.blocks
         for path in scan.wrong_size:
-            self.counters["corrupt"] += 1
+            self.counters["wrong_size_at_open"] += 1
             log.warning("block file of a wrong size is put aside", file=str(path))
             await self._threads.run(partial(self._put_aside, path, None))
 

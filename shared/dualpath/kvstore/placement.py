@@ -18,7 +18,7 @@ class Placement:
             )
         self._seeds = [
             (xxhash.xxh3_64_intdigest(shard_id.encode()), shard_id)
-            for shard_id in sorted(shard_ids)
+            for shard_id in sorted(shard_ids, reverse=True)
         ]
 
     def holder(self, key: bytes) -> str:
@@ -34,7 +34,12 @@ class Placement:
 
     def by_holder(self, keys: Sequence[bytes]) -> dict[str, list[int]]:
         """Indices of `keys` by the shard that holds them, in order."""
+        names = [name for _, name in self._seeds]
+        if len(names) == 1:
+            return {names[0]: list(range(len(keys)))} if keys else {}
+        weigh = xxhash.xxh3_64_intdigest
+        columns = [[weigh(key, seed) for key in keys] for seed, _ in self._seeds]
         groups: dict[str, list[int]] = {}
-        for index, key in enumerate(keys):
-            groups.setdefault(self.holder(key), []).append(index)
+        for index, weights in enumerate(zip(*columns, strict=True)):
+            groups.setdefault(names[weights.index(max(weights))], []).append(index)
         return groups
