@@ -143,6 +143,7 @@ class Request:
             if event.finish is not None:
                 self.finish = event.finish
                 self.stats = event.stats or self.stats
+                self.submit_due = False
         return TokenAck(event.attempt, len(self.generated), finished=self.finish is not None)
 
     # ── the client's side ──────────────────────────────────────────────────────────────────────────
