@@ -69,7 +69,9 @@ class LocalCluster:
         deadline = time.monotonic() + within_s
         while True:
             record = load_record(Home(self.home))
-            if record is not None and record.state == "ready":
+            # An earlier cluster that was killed has left its record.
+            mine = record is not None and record.supervisor.pid == self.process.pid
+            if record is not None and mine and record.state == "ready":
                 return
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the cluster did not start:\n{self.output()[-8000:]}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from dualpath.bus import Bus
 from dualpath.cluster.record import Ready
@@ -67,3 +69,17 @@ class Seat:
             transfer_deadline_s=settings.transfer_deadline_s,
         )
         return nic, endpoint
+
+
+async def until_stopped(stop: asyncio.Event, life: Coroutine[Any, Any, None]) -> None:
+    """Wait until `stop` is set or `life`, which waits for a service's end, ends; raises what it raises."""
+    stopping = asyncio.create_task(stop.wait())
+    ended = asyncio.create_task(life)
+    try:
+        await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        for task in (stopping, ended):
+            task.cancel()
+        await asyncio.gather(stopping, ended, return_exceptions=True)

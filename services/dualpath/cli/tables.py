@@ -20,16 +20,18 @@ def print_status(status: Status, console: Console | None = None) -> None:
         f"{record.model} at {urls}; mode {record.mode}; {record.state}; "
         f"supervisor pid {record.supervisor.pid}",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(_processes(record.services))
     if status.cluster is None:
-        console.print(f"[bold red]{status.problem}[/]", highlight=False)
+        console.print(f"[bold red]{status.problem}[/]", highlight=False, soft_wrap=True)
         return
     cluster = status.cluster
     console.print(
         f"{cluster.queued} requests queued, {cluster.running} running; "
-        f"{len(cluster.gateways)} gateways registered",
+        f"registered gateways: {', '.join(cluster.gateways) or 'none'}",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(_nodes(cluster))
     console.print(_pools(cluster))

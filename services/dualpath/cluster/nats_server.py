@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -53,9 +54,10 @@ def worth_showing(line: str) -> bool:
     return "[INF]" not in line and "Plaintext passwords" not in line
 
 
-def nats_config(host: str, port: int, user: str, password: str) -> str:
+def nats_config(name: str, host: str, port: int, user: str, password: str) -> str:
     """The server's settings. `max_payload` stays as it is: clients read and respect it."""
     return (
+        f"server_name: {json.dumps(name)}\n"
         f"listen: {json.dumps(f'{host}:{port}')}\n"
         "authorization {\n"
         f"  user: {json.dumps(user)}\n"
@@ -80,11 +82,12 @@ async def start_nats(
     last: Child | None = None
     for _ in range(_PORTS_TRIED):
         port = free_port(host)
-        write_private(home.nats_file, nats_config(host, port, user, password).encode())
+        name = f"dualpath-{secrets.token_hex(8)}"
+        write_private(home.nats_file, nats_config(name, host, port, user, password).encode())
         child = make_child()
         child.start([str(binary), "-c", str(home.nats_file)], env, says_ready=False)
         try:
-            if await _answers(child, host, port, timeout_s):
+            if await _answers(child, name, host, port, timeout_s):
                 return child, NatsAccess(f"nats://{host}:{port}", user, password)
         except BaseException:
             await child.stop(1.0)
@@ -101,20 +104,30 @@ def free_port(host: str) -> int:
         return port
 
 
-async def _answers(child: Child, host: str, port: int, timeout_s: float) -> bool:
-    """True once a NATS server greets on the port; False where the process has ended."""
+async def _answers(child: Child, name: str, host: str, port: int, timeout_s: float) -> bool:
+    """True once the server `name` greets on the port; False where the process has ended."""
+    ended = asyncio.create_task(child.join())
+    greeted = asyncio.create_task(_until_greeted(name, host, port))
     try:
-        async with asyncio.timeout(timeout_s):
-            while child.exit_status is None:
-                with suppress(OSError):
-                    reader, writer = await asyncio.open_connection(host, port)
-                    try:
-                        if (await reader.readline()).startswith(b"INFO "):
-                            return child.exit_status is None
-                    finally:
-                        writer.close()
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError:
-        raise ChildFailed(f"nats-server did not answer on port {port} in {timeout_s:g} s") from None
-    await child.join()
-    return False
+        # Where another program has the port, the process ends, whatever that program says.
+        await asyncio.wait({ended, greeted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done() and not greeted.done():
+            raise ChildFailed(f"nats-server did not answer on port {port} in {timeout_s:g} s")
+        return not ended.done() and child.exit_status is None
+    finally:
+        for task in (ended, greeted):
+            task.cancel()
+        await asyncio.gather(ended, greeted, return_exceptions=True)
+
+
+async def _until_greeted(name: str, host: str, port: int) -> None:
+    while True:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                greeting = await reader.readline()
+                if greeting.startswith(b"INFO ") and name.encode() in greeting:
+                    return
+            finally:
+                writer.close()
+        await asyncio.sleep(_POLL_S)

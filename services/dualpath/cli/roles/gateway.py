@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from dualpath.cli.seat import Seat
+from dualpath.cli.seat import Seat, until_stopped
 from dualpath.cluster.record import Ready
 from dualpath.gateway import GatewayService
 from dualpath.model.spec import load_spec
@@ -24,7 +24,7 @@ async def serve_gateway(seat: Seat, stop: asyncio.Event) -> None:
             if await _healthy(service, stop):
                 # /metrics and /health are at the API's own port.
                 seat.ready(Ready(port, url=f"http://{host}:{port}/v1"))
-                await _until_stopped(service, stop)
+                await until_stopped(stop, service.wait())
         finally:
             await service.close()
 
@@ -37,17 +37,3 @@ async def _healthy(service: GatewayService, stop: asyncio.Event) -> bool:
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _POLL_S)
     return False
-
-
-async def _until_stopped(service: GatewayService, stop: asyncio.Event) -> None:
-    """Raises what the gateway could not survive."""
-    stopping = asyncio.create_task(stop.wait())
-    ended = asyncio.create_task(service.wait())
-    try:
-        await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-    finally:
-        for task in (stopping, ended):
-            task.cancel()
-        await asyncio.gather(stopping, ended, return_exceptions=True)
