@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
+import msgspec
 import pytest
 
-from dualpath.lanes import PacedNic
+from dualpath.lanes import Lane, PacedNic
+from dualpath.transport import handshake, sockets
+from dualpath.transport.frames import Begin, FrameReader, Header, Kind
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
 
 SECRET = b"the cluster's secret"
+DEADLINE_S = 1.0
+"""For tests in which it runs out."""
 
 
 class Bytes:
@@ -91,3 +100,121 @@ async def make() -> AsyncIterator[Make]:
             return endpoint
 
         yield build
+
+
+class RawPeer:
+    """A peer that knows the secret, and says on the wire whatever a test makes it say."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reader = FrameReader()
+        self.loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def dial(
+        cls, address: Address, *, endpoint_id: str = "raw", secret: bytes = SECRET, **changes: Any
+    ) -> RawPeer:
+        """Connect and prove the secret; `changes` are fields of the Hello. Raises handshake.Refusal."""
+        peer = cls(await sockets.connect(address.host, address.port, Lane.LOW))
+        me = Address(endpoint_id, "1", "127.0.0.1", 9)
+        mine = msgspec.structs.replace(handshake.hello(me, "", Lane.LOW, address), **changes)
+        mine_bytes = encode(mine)
+        try:
+            await sockets.send_frame(peer.sock, Kind.HELLO, mine_bytes)
+            kind, theirs = await sockets.receive_frame(peer.sock, peer.reader)
+            if kind is Kind.REFUSE:
+                handshake.check_welcome(theirs, b"")
+            mac = handshake.proof(secret, "dialer", mine_bytes, theirs)
+            await sockets.send_frame(peer.sock, Kind.PROOF, encode(handshake.Proof(mac)))
+            _, answer = await sockets.receive_frame(peer.sock, peer.reader)
+            expected = handshake.proof(secret, "listener", mine_bytes, theirs)
+            handshake.check_welcome(answer, expected)
+        except BaseException:
+            peer.close()
+            raise
+        peer.reader.authenticated()
+        return peer
+
+    async def say(self, header: Header, payload: bytes = b"") -> None:
+        await self.loop.sock_sendall(self.sock, header.pack() + payload)
+
+    async def hear(self, kind: Kind) -> Header:
+        """The next frame of `kind`; others are passed over. Raises ConnectionError at the end."""
+        while True:
+            count = await self.loop.sock_recv_into(self.sock, self.reader.buffers()[0])
+            if not count:
+                raise ConnectionResetError("closed")
+            for event in self.reader.received(count):
+                if isinstance(event, Begin):
+                    if event.header.length:
+                        self.reader.discard()
+                elif event.header.kind is kind:
+                    return event.header
+
+    async def closed(self) -> None:
+        """Return once the other side has closed the connection."""
+        with contextlib.suppress(ConnectionError):
+            while await self.loop.sock_recv(self.sock, 1 << 16):
+                pass
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class Relay:
+    """A network in which connections can be dropped silently: `swallow` forgets what they carry, and
+    tells neither end. New connections work."""
+
+    def __init__(self, target: Address) -> None:
+        self.target = target
+        self.connections = 0
+        self._generation = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Relay:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+
+    @property
+    def address(self) -> Address:
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        return msgspec.structs.replace(self.target, host="127.0.0.1", port=port)
+
+    def swallow(self) -> None:
+        self._generation += 1
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        generation = self._generation
+        back, forth = await asyncio.open_connection(self.target.host, self.target.port)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, forth, generation))
+                group.create_task(self._pump(back, writer, generation))
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            forth.close()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, generation: int
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                if generation == self._generation:
+                    target.write(data)
+                    await target.drain()
+        if generation == self._generation:
+            target.close()

@@ -22,7 +22,7 @@ log = get_logger(__name__)
 
 HEARTBEATS = 4
 """So many times per deadline a link says that it is alive."""
-_QUIET_S = 0.05
+_FRESH_S = 0.05
 """A link that was used less than this ago needs no second look."""
 
 
@@ -118,10 +118,15 @@ class Link:
         """From now on nothing that arrives for `key` is written to its region."""
         self._receiver.drop(key)
 
+    @property
+    def fresh(self) -> bool:
+        """Something was heard a moment ago."""
+        return self.lost is None and self._receiver.silent_s <= _FRESH_S
+
     async def ready(self) -> bool:
         """False where the link turns out to be lost. One that is silent for longer than its peer's
         heartbeats take is used only once something is heard again: nothing is sent into the void."""
-        if self.lost is None and self._receiver.silent_s > _QUIET_S:
+        if self.lost is None and not self.fresh:
             try:
                 self._receiver.peek()
             except PeerGone as error:

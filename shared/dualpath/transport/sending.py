@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from dualpath.lanes.api import Lane, Nic, Priority
 from dualpath.transport.frames import (
@@ -26,37 +26,41 @@ _BYTES_PER_TURN = 1 << 20
 class _Operation:
     """One of them. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
 
-    __slots__ = ("_scope", "_waits_to_send", "ack", "complete", "started")
+    __slots__ = ("_interrupted", "_task", "ack", "complete", "started")
 
     def __init__(self) -> None:
         self.ack: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
         self.started = False
         self.complete = False
-        self._scope = asyncio.timeout(None)
-        self._waits_to_send = False
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted = False
 
     def settle(self, status: Status | None) -> None:
         """The peer's answer, or None where the link was lost."""
         if not self.ack.done():
             self.ack.set_result(status)
-        if self._waits_to_send:
-            self._waits_to_send = False
-            self._scope.reschedule(0)
+        task, self._task = self._task, None
+        # Running itself, it lost the socket just now, and sees that the answer is there.
+        if task is not None and task is not asyncio.current_task():
+            self._interrupted = True
+            task.cancel()
 
-    @asynccontextmanager
-    async def sending(self) -> AsyncIterator[None]:
-        """Send inside; `settle` ends waiting for a grant or for the socket. On leaving, `ack` is done."""
+    async def conclude(self, sending: Coroutine[Any, Any, None]) -> Status | None:
+        """Send, and wait for the answer; one that comes early ends the sending, as asyncio.timeout does."""
+        task = asyncio.current_task()
+        cancelling = 0 if task is None else task.cancelling()
+        self._task = task
         try:
-            async with self._scope:
-                self._waits_to_send = True
-                yield
-                self._waits_to_send = False
-                await self.ack
-        except TimeoutError:
-            if not self.ack.done():
+            await sending
+            self._task = None
+            return await self.ack
+        except asyncio.CancelledError:
+            # Cancelled by others too: that goes before.
+            if not self._interrupted or task is None or task.uncancel() > cancelling:
                 raise
+            return self.ack.result()
         finally:
-            self._waits_to_send = False
+            self._task = None
 
 
 class Outcome:
@@ -96,11 +100,12 @@ class Sender:
         op, operation = self._new()
         self._writes[op] = operation
         try:
-            async with operation.sending():
-                await self._send_write(op, operation, key, offset, source, imm)
+            status = await operation.conclude(
+                self._send_write(op, operation, key, offset, source, imm)
+            )
         finally:
             self._writes.pop(op, None)
-        return Outcome(operation.ack.result(), operation.started)
+        return Outcome(status, operation.started)
 
     async def send(self, message: bytes) -> Outcome:
         if self._closed:
@@ -108,14 +113,12 @@ class Sender:
         op, operation = self._new()
         self._messages[op] = operation
         try:
-            async with operation.sending():
-                await self._window.acquire()
-                await self._send_message(op, operation, message)
+            status = await operation.conclude(self._send_message(op, operation, message))
         finally:
             # One that has left keeps its place in the window until the peer answers.
             if not operation.started:
                 self._messages.pop(op, None)
-        return Outcome(operation.ack.result(), operation.started)
+        return Outcome(status, operation.started)
 
     def acknowledged(self, header: Header) -> None:
         """The peer answered. Answers to what has ended here already are ignored.
@@ -173,9 +176,12 @@ class Sender:
                 operation.complete = last
                 parcel = outbox.put([memoryview(header.pack()), *pieces], Priority.BULK)
                 try:
-                    await outbox.sent(parcel)
+                    if not parcel.done:
+                        await outbox.sent(parcel)
                 finally:
                     operation.started |= parcel.started
+            if operation.ack.done():
+                return
             offset += length
             turn += length
             if turn >= _BYTES_PER_TURN:
@@ -185,6 +191,7 @@ class Sender:
     async def _send_message(self, op: int, operation: _Operation, message: bytes) -> None:
         lane, quantum = self._lane, self._nic.quantum_bytes
         left = len(message)
+        await self._window.acquire()
         try:
             while left > quantum:
                 async with self._nic.send(lane, quantum, Priority.MESSAGE):

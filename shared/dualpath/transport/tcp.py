@@ -32,7 +32,6 @@ log = get_logger(__name__)
 
 MAX_UNPROVEN = 64
 """Accepted connections that have not proved the secret; beyond, the oldest is closed."""
-_TRIES = 3
 _MAX_IMM = (1 << 64) - 1
 
 
@@ -167,20 +166,22 @@ class TcpEndpoint(Endpoint):
     async def _on_link(
         self, peer: Address, lane: Lane, operate: Callable[[Link], Awaitable[None]]
     ) -> None:
-        for attempt in range(1, _TRIES + 1):
-            link = await self._link(peer, lane)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._deadline_s
+        while True:
+            link = self._routes.find(peer, lane)
+            if link is None or not link.fresh:
+                link = await self._link(peer, lane, give_up_at)
             try:
-                await operate(link)
+                return await operate(link)
             except NotStarted:
-                if attempt == _TRIES or self._closing:
+                if self._closing or loop.time() >= give_up_at:
                     raise
-            else:
-                return
 
-    async def _link(self, peer: Address, lane: Lane) -> Link:
+    async def _link(self, peer: Address, lane: Lane, give_up_at: float) -> Link:
         """A link that is known to be alive. Raises LinkError, PeerRefused."""
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout_at(give_up_at):
                 while True:
                     link = self._routes.find(peer, lane)
                     if link is None:

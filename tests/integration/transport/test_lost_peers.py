@@ -1,0 +1,152 @@
+"""Peers in processes of their own that are killed, stopped, or cut off by the network."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.transport import DEADLINE_S, Bytes, Make, Relay
+from tests.support.wait import until
+
+from dualpath.lanes import PacedNic
+from dualpath.transport.api import LinkError
+from dualpath.wire.types import Address
+
+ROOT = Path(__file__).parents[3]
+NBYTES = 20_000_000
+Remote = tuple[asyncio.subprocess.Process, Address, int]
+
+
+@pytest.fixture
+async def remote() -> AsyncIterator[Remote]:
+    """An endpoint in another process, and the key of its region of NBYTES."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.support.transport_peer",
+        str(NBYTES),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    *address, key = json.loads(await process.stdout.readline())
+    yield process, Address(*address), key
+    if process.returncode is None:
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()
+    async with asyncio.timeout(20):
+        await process.wait()
+
+
+async def test_bytes_arrive_whole_in_another_process_and_come_back(
+    make: Make, remote: Remote
+) -> None:
+    received: list[bytes] = []
+
+    async def take(peer: Address, message: bytes) -> None:
+        received.append(message)
+
+    _, address, key = remote
+    endpoint = await make("endpoint", take)
+    back = Bytes(NBYTES)
+    data = random.Random(1).randbytes(NBYTES)
+    part = NBYTES // 8
+    async with asyncio.TaskGroup() as group:
+        for start in range(0, NBYTES, part):
+            piece = memoryview(data)[start : start + part]
+            group.create_task(endpoint.write(address, key, start, [piece]))
+    await endpoint.send(address, b"sum")
+    await until(lambda: bool(received))
+    assert received == [hashlib.sha256(data).digest()]
+    await endpoint.send(address, b"push %d" % endpoint.register(back))
+    await until(lambda: back.imms == [8])
+    assert back.memory == data
+
+
+async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: Remote) -> None:
+    process, address, key = remote
+    endpoint = await make("endpoint")
+    process.send_signal(signal.SIGSTOP)
+    operations = [
+        asyncio.ensure_future(endpoint.write(address, key, 0, [bytes(NBYTES)])),
+        asyncio.ensure_future(endpoint.send(address, b"sum")),
+    ]
+    process.send_signal(signal.SIGCONT)
+    await until(lambda: bool(endpoint._routes.links))
+    process.kill()
+    for operation in operations:
+        with pytest.raises(LinkError, match="peer at"):
+            await operation
+    with pytest.raises(LinkError, match="cannot be reached"):
+        await endpoint.send(address, b"sum")
+
+
+async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: Remote) -> None:
+    process, address, key = remote
+    endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
+    await endpoint.write(address, key, 0, [b"x"])
+    process.send_signal(signal.SIGSTOP)
+    source = bytearray(NBYTES)
+    operations = [
+        asyncio.ensure_future(endpoint.write(address, key, 0, [source])),
+        asyncio.ensure_future(endpoint.send(address, b"sum")),
+    ]
+    for operation in operations:
+        with pytest.raises(LinkError, match="peer at"):
+            await operation
+    with pytest.raises(LinkError, match="within"):
+        await endpoint.write(address, key, 0, [source])
+    process.send_signal(signal.SIGCONT)
+    await endpoint.write(address, key, 0, [source])
+
+
+async def test_a_process_that_was_stopped_itself_does_not_blame_its_peers(
+    make: Make, remote: Remote
+) -> None:
+    process, address, key = remote
+    endpoint = await make("endpoint", transfer_deadline_s=60.0)
+    back = Bytes(NBYTES)
+    await endpoint.write(address, key, 0, [b"x" * NBYTES])
+    (link,) = endpoint._routes.links
+    os.kill(process.pid, signal.SIGSTOP)
+    # The length of the stop is what is tested: longer than the peer's deadline.
+    await asyncio.sleep(DEADLINE_S * 2.5)
+    os.kill(process.pid, signal.SIGCONT)
+    await endpoint.send(address, b"push %d" % endpoint.register(back))
+    await until(lambda: bool(back.imms))
+    assert endpoint._routes.links == {link}
+
+
+async def test_a_connection_that_was_dropped_while_idle_costs_no_operation(make: Make) -> None:
+    left = await make("left", transfer_deadline_s=DEADLINE_S)
+    right = await make("right", transfer_deadline_s=60.0)
+    region = Bytes(1000)
+    key = right.register(region)
+    async with Relay(right.address) as relay:
+        await left.write(relay.address, key, 0, [b"a"])
+        relay.swallow()
+        (link,) = left._routes.links
+        await until(lambda: link._receiver.silent_s > DEADLINE_S * 0.6)
+        await left.write(relay.address, key, 0, [b"b" * 1000])
+        assert region.memory == b"b" * 1000
+        assert relay.connections == 2
+        assert link.lost is not None
+        await left.send(relay.address, b"m")
+
+
+async def test_a_slow_receiver_is_not_taken_for_a_stopped_one(make: Make) -> None:
+    left = await make("left", transfer_deadline_s=0.3)
+    right = await make("right", nic=PacedNic("right", 1_000_000), transfer_deadline_s=0.3)
+    region = Bytes(1_500_000)
+    await left.write(right.address, right.register(region), 0, [b"s" * region.nbytes])
+    assert region.memory == b"s" * region.nbytes

@@ -1,0 +1,54 @@
+"""`python tests/support/transport_peer.py NBYTES`: an endpoint in a process of its own.
+
+Prints a line of JSON: its address, and the key of a region of NBYTES. A message `sum` is answered with a message
+that holds the SHA-256 of the region; `push KEY` with a write of the whole region to the sender's KEY.
+Ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+
+import uvloop
+from tests.support.transport import DEADLINE_S, SECRET, Bytes
+
+from dualpath.lanes import PacedNic
+from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire.types import Address
+
+
+async def main(nbytes: int) -> None:
+    region = Bytes(nbytes)
+    answers: set[asyncio.Task[None]] = set()
+    endpoint = TcpEndpoint(
+        "peer",
+        host="127.0.0.1",
+        nic=PacedNic("peer"),
+        secret=SECRET,
+        transfer_deadline_s=DEADLINE_S,
+    )
+
+    async def answer(peer: Address, message: bytes) -> None:
+        verb, _, argument = message.partition(b" ")
+        if verb == b"sum":
+            work = endpoint.send(peer, hashlib.sha256(region.memory).digest())
+        else:
+            work = endpoint.write(peer, int(argument), 0, [region.memory], imm=len(region.imms))
+        task = asyncio.ensure_future(work)
+        answers.add(task)
+        task.add_done_callback(answers.discard)
+
+    await endpoint.start(answer)
+    address = endpoint.address
+    where = (address.endpoint_id, address.incarnation, address.host, address.port)
+    print(json.dumps([*where, endpoint.register(region)]), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await asyncio.gather(*answers, return_exceptions=True)
+    await endpoint.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1])))
