@@ -6,13 +6,17 @@ import asyncio
 from itertools import count
 from typing import Any, TypeVar
 
+from dualpath.kvstore.api import ReadStatus, WriteStatus
 from dualpath.kvstore.tasks import Tasks, stop
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint, LinkError, PeerRefused, TransportError
 from dualpath.wire.codec import Message, encode
 from dualpath.wire.store import (
+    CancelRead,
+    CancelWrite,
     Ping,
     Read,
+    Release,
     StatDone,
     StatRequest,
     StoreRefused,
@@ -23,6 +27,7 @@ from dualpath.wire.types import Address
 
 log = get_logger(__name__)
 Answer = TypeVar("Answer", bound=Message)
+Status = TypeVar("Status", ReadStatus, WriteStatus)
 
 PING_S = 0.5
 """A call without an answer for so long asks whether it is still open at the shard."""
@@ -30,6 +35,7 @@ PING_S = 0.5
 LONG = (Read, WriteOpen, WriteCommit)
 """Calls that the shard keeps open, and knows when it is asked. The others are answered at once."""
 
+TELL_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 2.0
 PROBE_DELAYS_S = (0.0, 0.1, 0.2, 0.4, 1.0)
 """Pauses between the attempts to reach a shard that was lost; the last one repeats."""
@@ -37,6 +43,23 @@ PROBE_DELAYS_S = (0.0, 0.1, 0.2, 0.4, 1.0)
 
 class ShardUnavailable(Exception):
     """The shard did not do it; the text says why."""
+
+
+def note(link: ShardLink, what: str, why: BaseException) -> None:
+    """Log that a shard did not serve a call."""
+    text = "the deadline has passed" if isinstance(why, TimeoutError) else str(why)
+    log.info("a shard did not serve", call=what, shard=link.address.endpoint_id, why=text)
+
+
+def statuses_of(kind: type[Status], raw: bytes, keys: list[bytes]) -> list[Status]:
+    """A shard's statuses; raises ShardUnavailable where they are none of `kind`, or not one per key."""
+    try:
+        statuses = [kind(status) for status in raw]
+    except ValueError as error:
+        raise ShardUnavailable(f"its answer is malformed: {error}") from error
+    if len(statuses) != len(keys):
+        raise ShardUnavailable(f"it answered for {len(statuses)} keys, not {len(keys)}")
+    return statuses
 
 
 class ShardLink:
@@ -72,6 +95,18 @@ class ShardLink:
             raise ShardUnavailable(str(error)) from error
         except TransportError as error:
             raise ShardUnavailable(str(error)) from error
+
+    def tell(self, message: Release | CancelRead | CancelWrite) -> None:
+        """Send what nobody waits for, in the background; a shard that is not there is not told."""
+        if self.up:
+            self._tasks.spawn(self._tell(message), type(message).__name__)
+
+    async def _tell(self, message: Release | CancelRead | CancelWrite) -> None:
+        try:
+            async with asyncio.timeout(TELL_TIMEOUT_S):
+                await self.send(message)
+        except (ShardUnavailable, TimeoutError) as error:
+            log.debug("a shard was not told", shard=self.address.endpoint_id, error=str(error))
 
     def received(self, peer: Address, message: Message) -> None:
         """Take a message of the shard. Raises ShardUnavailable for a ping about a call that is over."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dualpath.blocks.keys import pack_keys
 from dualpath.kvstore.api import BlockStore, PrefixMatch, ReadStatus, StoreStat, WriteStatus
-from dualpath.kvstore.checksum import CHECKSUM_BYTES, block_checksum
 from dualpath.kvstore.placement import Placement
-from dualpath.kvstore.region import BlocksRegion
-from dualpath.kvstore.shard import ShardCall, ShardLink, ShardUnavailable
-from dualpath.kvstore.tasks import Tasks, Threads, finish
+from dualpath.kvstore.shard import ShardLink, ShardUnavailable, note
+from dualpath.kvstore.shard_reads import ShardReads
+from dualpath.kvstore.shard_writes import ShardWrites
+from dualpath.kvstore.tasks import Tasks, Threads
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport.api import Endpoint, TransportError
+from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire
 from dualpath.wire.codec import MalformedMessage
 from dualpath.wire.types import Address
@@ -26,11 +26,8 @@ T = TypeVar("T")
 Status = TypeVar("Status", ReadStatus, WriteStatus)
 
 MATCH_DEADLINE_S = 2.0
-RELEASE_DEADLINE_S = 2.0
 BATCHES_IN_FLIGHT = 2
 """Writes of one call to one shard: one is on the network while the other is on its way to the disk."""
-_INLINE_BYTES = 64 * 1024
-"""Checksums over less than this are made where they are asked for: a thread would cost more."""
 
 
 def parse_shard(text: str) -> Address:
@@ -70,16 +67,20 @@ class ShardStore(BlockStore):
         """Blocks by what became of them: `read_found`, `read_absent`, …, `write_stored`, …"""
         self.bytes_read = 0
         self.bytes_written = 0
-        self.outstanding_blocks = 0
-        """Blocks asked for by reads that have neither arrived nor failed yet."""
-        self._endpoint = endpoint
         self._placement = Placement([shard.endpoint_id for shard in shards])
         self._tasks = Tasks()
         self._links = {
             shard.endpoint_id: ShardLink(endpoint, shard, self._tasks) for shard in shards
         }
         self._threads = Threads(2, "checksums")
+        self._reads = ShardReads(endpoint, self.namespace, self._threads)
+        self._writes = ShardWrites(endpoint, self.namespace, self._threads)
         self._match_deadline_s = match_deadline_s
+
+    @property
+    def outstanding_blocks(self) -> int:
+        """Blocks asked for by reads that have neither arrived nor failed yet."""
+        return self._reads.outstanding_blocks
 
     @property
     def outstanding_bytes(self) -> int:
@@ -137,17 +138,16 @@ class ShardStore(BlockStore):
             async with asyncio.timeout(self._match_deadline_s):
                 question = wire.Match(call.op, self.namespace, pack_keys(keys), lease_s)
                 done = await call.ask(question, wire.MatchDone)
+            if len(done.present) != len(keys):
+                raise ShardUnavailable("it answered for another number of keys")
         except ShardUnavailable as error:
-            self._note(link, "match", error)
+            note(link, "match", error)
             return None
         except TimeoutError:
             link.lost(f"it did not answer within {self._match_deadline_s} s")
             return None
         finally:
             call.close()
-        if len(done.present) != len(keys):
-            self._note(link, "match", "it answered for another number of keys")
-            return None
         return done
 
     async def release(self, match: PrefixMatch) -> None:
@@ -158,21 +158,7 @@ class ShardStore(BlockStore):
     def _end_leases(self, parts: Sequence[tuple[ShardLink, int]]) -> None:
         for link, lease in parts:
             if link.up:
-                self._tell(link, wire.Release(lease))
-
-    def _tell(
-        self, link: ShardLink, message: wire.Release | wire.CancelRead | wire.CancelWrite
-    ) -> None:
-        self._tasks.spawn(self._tell_once(link, message), type(message).__name__)
-
-    async def _tell_once(
-        self, link: ShardLink, message: wire.Release | wire.CancelRead | wire.CancelWrite
-    ) -> None:
-        try:
-            async with asyncio.timeout(RELEASE_DEADLINE_S):
-                await link.send(message)
-        except (ShardUnavailable, TimeoutError) as error:
-            log.debug("a shard was not told", shard=link.address.endpoint_id, error=str(error))
+                link.tell(wire.Release(lease))
 
     # ── read ───────────────────────────────────────────────────────────────────────────────────────
     async def read(
@@ -184,7 +170,7 @@ class ShardStore(BlockStore):
         ends = asyncio.get_running_loop().time() + deadline_s
 
         async def ask(link: ShardLink, indices: list[int]) -> None:
-            got = await self._read(
+            got = await self._reads.read(
                 link, [keys[i] for i in indices], [into[i] for i in indices], ends
             )
             for index, status in zip(indices, got, strict=True):
@@ -194,74 +180,6 @@ class ShardStore(BlockStore):
         for status in statuses:
             self.counters[f"read_{status.name.lower()}"] += 1
         self.bytes_read += self.namespace.block_bytes * statuses.count(ReadStatus.FOUND)
-        return statuses
-
-    async def _read(
-        self, link: ShardLink, keys: list[bytes], into: list[memoryview], ends: float
-    ) -> list[ReadStatus]:
-        region = BlocksRegion(into, self._arrived)
-        region_key = self._endpoint.register(region)
-        self.outstanding_blocks += len(keys)
-        call = link.call()
-        done: wire.ReadDone | None = None
-        try:
-            done = await self._ask_read(call, keys, region_key, ends)
-        except (ShardUnavailable, TimeoutError) as error:
-            self._note(link, "read", str(error) or "the deadline has passed")
-        finally:
-            call.close()
-            if done is None and link.up:
-                self._tell(link, wire.CancelRead(call.op))
-            try:
-                # After this nobody writes: what is verified below is what the caller gets.
-                await finish(self._endpoint.revoke(region_key))
-            finally:
-                self.outstanding_blocks -= region.awaited
-        if done is None:
-            return [ReadStatus.FAILED] * len(keys)
-        return await self._verified(link, keys, into, done)
-
-    def _arrived(self) -> None:
-        self.outstanding_blocks -= 1
-
-    async def _ask_read(
-        self, call: ShardCall, keys: list[bytes], region_key: int, ends: float
-    ) -> wire.ReadDone:
-        async with asyncio.timeout_at(ends):
-            size = self.namespace.block_bytes
-            question = wire.Read(
-                call.op,
-                self.namespace,
-                pack_keys(keys),
-                region_key,
-                tuple(range(0, size * len(keys), size)),
-                max(ends - asyncio.get_running_loop().time(), 0.001),
-            )
-            done = await call.ask(question, wire.ReadDone)
-        _statuses(ReadStatus, done.statuses, keys)
-        if len(done.checksums) != CHECKSUM_BYTES * len(keys):
-            raise ShardUnavailable("it answered with checksums for another number of blocks")
-        return done
-
-    async def _verified(
-        self, link: ShardLink, keys: list[bytes], into: list[memoryview], done: wire.ReadDone
-    ) -> list[ReadStatus]:
-        statuses = _statuses(ReadStatus, done.statuses, keys)
-        found = [index for index, status in enumerate(statuses) if status is ReadStatus.FOUND]
-
-        def damaged() -> list[int]:
-            return [
-                index
-                for index in found
-                if block_checksum(keys[index], into[index])
-                != done.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
-            ]
-
-        for index in await self._hash(damaged, len(found)):
-            statuses[index] = ReadStatus.CORRUPT
-            log.warning(
-                "block arrived damaged", shard=link.address.endpoint_id, key=keys[index].hex()
-            )
         return statuses
 
     # ── write ──────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +200,9 @@ class ShardStore(BlockStore):
         async def put(link: ShardLink, indices: list[int]) -> None:
             async with turns[link.address.endpoint_id]:
                 batch = [unique[index] for index in indices]
-                got = await self._write(link, batch, [blocks[first[key]] for key in batch], ends)
+                got = await self._writes.write(
+                    link, batch, [blocks[first[key]] for key in batch], ends
+                )
             outcome.update(zip(batch, got, strict=True))
 
         await _all(put(link, indices) for link, indices in self._spread(unique, per_batch))
@@ -291,61 +211,6 @@ class ShardStore(BlockStore):
         stored = list(outcome.values()).count(WriteStatus.STORED)
         self.bytes_written += self.namespace.block_bytes * stored
         return [outcome[key] for key in keys]
-
-    async def _write(
-        self, link: ShardLink, keys: list[bytes], blocks: list[memoryview], ends: float
-    ) -> list[WriteStatus]:
-        call = link.call()
-        done = False
-        try:
-            async with asyncio.timeout_at(ends):
-                statuses = await self._put(call, keys, blocks, ends)
-            done = True
-            return statuses
-        except (ShardUnavailable, TimeoutError) as error:
-            self._note(link, "write", str(error) or "the deadline has passed")
-            return [WriteStatus.NOT_STORED] * len(keys)
-        finally:
-            call.close()
-            if not done and link.up:
-                self._tell(link, wire.CancelWrite(call.op))
-
-    async def _put(
-        self, call: ShardCall, keys: list[bytes], blocks: list[memoryview], ends: float
-    ) -> list[WriteStatus]:
-        def checksums() -> bytes:
-            return b"".join(map(block_checksum, keys, blocks))
-
-        left = ends - asyncio.get_running_loop().time()
-        question = wire.WriteOpen(
-            call.op,
-            self.namespace,
-            pack_keys(keys),
-            await self._hash(checksums, len(keys)),
-            max(left, 0.001),
-        )
-        ready = await call.ask(question, wire.WriteReady)
-        statuses = _statuses(WriteStatus, ready.statuses, keys)
-        wanted = [i for i, status in enumerate(statuses) if status is WriteStatus.STORED]
-        if not wanted:
-            return statuses
-        if len(ready.offsets) != len(keys) or any(ready.offsets[i] < 0 for i in wanted):
-            raise ShardUnavailable("it gave no room for what it wants")
-        lost: list[TransportError] = []
-
-        async def push(i: int) -> None:
-            try:
-                await self._endpoint.write(
-                    call.peer, ready.region_key, ready.offsets[i], [blocks[i]]
-                )
-            except TransportError as error:
-                lost.append(error)
-
-        await _all(map(push, wanted))
-        if lost:
-            raise ShardUnavailable(str(lost[0]))
-        done = await call.ask(wire.WriteCommit(call.op), wire.WriteDone)
-        return _statuses(WriteStatus, done.statuses, keys)
 
     # ── the rest ───────────────────────────────────────────────────────────────────────────────────
     async def stat(self) -> StoreStat:
@@ -358,7 +223,7 @@ class ShardStore(BlockStore):
                 async with asyncio.timeout(self._match_deadline_s):
                     done = await call.ask(wire.StatRequest(call.op, self.namespace), wire.StatDone)
             except (ShardUnavailable, TimeoutError) as error:
-                self._note(link, "stat", error)
+                note(link, "stat", error)
                 return
             finally:
                 call.close()
@@ -386,26 +251,6 @@ class ShardStore(BlockStore):
                 f"got {len(views)} of {sorted({view.nbytes for view in views})} bytes"
             )
         return [view.cast("B") for view in views]
-
-    async def _hash(self, work: Callable[[], T], blocks: int) -> T:
-        if blocks * self.namespace.block_bytes < _INLINE_BYTES:
-            return work()
-        return await self._threads.run(work)
-
-    def _note(self, link: ShardLink, what: str, why: object) -> None:
-        self.counters[f"{what}_calls_failed"] += 1
-        log.info("a shard did not serve", call=what, shard=link.address.endpoint_id, why=str(why))
-
-
-def _statuses(kind: type[Status], raw: bytes, keys: list[bytes]) -> list[Status]:
-    """A shard's statuses; raises ShardUnavailable where they are none of `kind`, or not one per key."""
-    try:
-        statuses = [kind(status) for status in raw]
-    except ValueError as error:
-        raise ShardUnavailable(f"its answer is malformed: {error}") from error
-    if len(statuses) != len(keys):
-        raise ShardUnavailable(f"it answered for {len(statuses)} keys, not {len(keys)}")
-    return statuses
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

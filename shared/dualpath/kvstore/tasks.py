@@ -12,6 +12,8 @@ from dualpath.telemetry.logs import get_logger
 T = TypeVar("T")
 log = get_logger(__name__)
 
+INLINE_BYTES = 64 * 1024
+
 
 async def finish(work: Awaitable[T]) -> T:
     """Await `work` to its end even when cancelled; the cancellation is raised afterwards.
@@ -48,6 +50,10 @@ class Threads:
     async def run(self, call: Callable[[], T]) -> T:
         """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
         return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
+
+    async def run_or_inline(self, call: Callable[[], T], nbytes: int) -> T:
+        """`call` works through `nbytes` bytes: run it here where a thread would cost more than the work."""
+        return call() if nbytes < INLINE_BYTES else await self.run(call)
 
     def close(self) -> None:
         """Wait for the calls under way and end the threads."""

@@ -150,18 +150,19 @@ async def test_garbage_and_answers_to_nothing_are_dropped(cluster: Any) -> None:
 
 
 async def test_a_message_of_a_stranger_is_refused(cluster: Any) -> None:
-    async def silent(liar: Liar, message: Any) -> object:
-        return None
-
-    store, _ = await against(cluster, silent)
+    node = await cluster.peer("node")
+    store = ShardStore(
+        node, [Address("storage-0", "", "127.0.0.1", 9)], fingerprint="model", block_bytes=SIZE
+    )
+    await node.start(store.on_message)
     stranger = await cluster.peer("stranger")
 
     async def ignore(peer: Address, payload: bytes) -> None: ...
 
     await stranger.start(ignore)
-    node = store._endpoint.address
     with pytest.raises(TransportError):
-        await stranger.send(node, encode(wire.ReadDone(1, b"\0", bytes(16))))
+        await stranger.send(node.address, encode(wire.ReadDone(1, b"\0", bytes(16))))
+    await store.close()
 
 
 async def test_a_call_that_the_shard_has_forgotten_fails_long_before_its_deadline(

@@ -23,23 +23,37 @@ from dualpath.wire.types import Address, PoolUse
 SECRET = "of the tests"
 
 PROGRAM = """
-import asyncio, resource, sys
+import resource, sys
 from pathlib import Path
-from dualpath.settings import Settings
-from dualpath.storage.service import run
+from dualpath.lanes.nic import PacedNic
+from dualpath.storage.shard import StorageShard
 from dualpath.telemetry.logs import configure_logging
 from dualpath.telemetry.process import run_service
+from dualpath.transport.tcp import TcpEndpoint
 
-home, shard_id, port, file_bytes = sys.argv[1:]
+root, shard_id, port, file_bytes = sys.argv[1:]
 if int(file_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes), int(file_bytes)))
 configure_logging(shard_id, fmt="console", level="info")
-settings = Settings(home=Path(home), secret="of the tests", transfer_deadline_s=2.0)
 
-def ready(shard):
-    print(f"{shard_id}={shard.address.host}:{shard.address.port}", flush=True)
+async def main(stop):
+    endpoint = TcpEndpoint(
+        shard_id,
+        host="127.0.0.1",
+        nic=PacedNic("nic"),
+        secret=b"of the tests",
+        transfer_deadline_s=2.0,
+        port=int(port),
+    )
+    shard = StorageShard(shard_id, Path(root), endpoint)
+    await shard.start()
+    try:
+        print(f"{shard_id}={shard.address.host}:{shard.address.port}", flush=True)
+        await stop.wait()
+    finally:
+        await shard.close()
 
-run_service(lambda stop: run(settings, shard_id, stop, ready=ready, port=int(port)))
+run_service(main)
 """
 
 
@@ -49,10 +63,15 @@ class ShardProcess:
     def __init__(self, home: Path, shard_id: str, *, file_bytes: int = 0) -> None:
         self.shard_id = shard_id
         self.address = ""
-        self.errors = ""
+        self._log = home / f"{shard_id}.log"
         self._home = home
         self._file_bytes = file_bytes
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def errors(self) -> str:
+        """What it logged, over all its lives."""
+        return self._log.read_text()
 
     @property
     def root(self) -> Path:
@@ -61,19 +80,20 @@ class ShardProcess:
     async def start(self) -> bool:
         """False where it ended instead; then `errors` says why."""
         port = self.address.rpartition(":")[2] or "0"
-        arguments = [str(self._home), self.shard_id, port, str(self._file_bytes)]
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            PROGRAM,
-            *arguments,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        arguments = [str(self.root), self.shard_id, port, str(self._file_bytes)]
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                PROGRAM,
+                *arguments,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
-            self.errors = (await self._process.communicate())[1].decode()
+            await self._process.wait()
             return False
         self.address = line.decode().strip()
         return True
@@ -90,7 +110,7 @@ class ShardProcess:
             self.tell(number)
             if number is signal.SIGKILL:
                 self.tell(signal.SIGCONT)
-        self.errors = (await self._process.communicate())[1].decode()
+        await self._process.communicate()
         return self._process.returncode or 0
 
     def files(self) -> list[Path]:
