@@ -48,8 +48,11 @@ class Flight:
     deadline_s: float
     timings_s: dict[str, float] = field(default_factory=dict)
     """The gateway's own part: tokenize, match, submit, ttft."""
+    last_token_s: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    stopped: ApiError | None = None
+    limit: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
+    """Ends the client's block: at the deadline, or when the gateway stops."""
+    stopped: bool = False
     submitting: bool = False
     known: bool = False
     """The scheduler may have been told of the present attempt."""
@@ -84,20 +87,18 @@ class Flights:
     @asynccontextmanager
     async def open(self, flight: Flight) -> AsyncIterator[None]:
         """Hold a request while its client waits. However the block is left, nothing of it stays here, and the
-        scheduler is told unless the request is over. Raises ApiError(504) at the deadline."""
+        scheduler is told unless the request is over. Raises ApiError: 504 at the deadline, 503 on `stop`."""
         request = flight.request
         self._flights[request.request_id] = flight
         reason = "the client is gone"
         try:
-            async with asyncio.timeout_at(flight.deadline_s) as deadline:
+            async with asyncio.timeout_at(flight.deadline_s) as flight.limit:
                 yield
         except TimeoutError:
-            if not deadline.expired():
+            if not flight.limit.expired():
                 raise
-            reason = "the deadline has passed"
-            raise ApiError(
-                504, "the request was not finished before its deadline", code="deadline"
-            ) from None
+            reason = "the gateway is stopping" if flight.stopped else "the deadline has passed"
+            raise _stopping() if flight.stopped else _too_late() from None
         except ApiError as error:
             reason = error.message
             raise
@@ -119,8 +120,6 @@ class Flights:
                 return []
             if request.lost is not None:
                 raise _given_up(request.lost)
-            if flight.stopped is not None:
-                raise flight.stopped
             if request.submit_due:
                 await self._submit(flight)
                 continue
@@ -199,8 +198,9 @@ class Flights:
     def stop(self) -> None:
         """End every request with an error that tells its client to come back."""
         for flight in self._flights.values():
-            flight.stopped = unavailable("the gateway is stopping; try again", code="stopping")
-            flight.changed.set()
+            flight.stopped = True
+            if not flight.limit.expired():
+                flight.limit.reschedule(_now_s())
 
     async def close(self, within_s: float) -> None:
         """Wait for the cancellations; those that take longer are ended."""
@@ -254,6 +254,14 @@ class Flights:
             code=over.code, reason=over.reason, again=flight.request.submit_due,
         )  # fmt: skip
         flight.changed.set()
+
+
+def _stopping() -> ApiError:
+    return unavailable("the gateway is stopping; try again", code="stopping")
+
+
+def _too_late() -> ApiError:
+    return ApiError(504, "the request was not finished before its deadline", code="deadline")
 
 
 def _refused(answer: Refused) -> ApiError:

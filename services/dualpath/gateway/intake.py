@@ -48,7 +48,7 @@ class Intake:
         """Reads the tokenizer and chat template; raises ModelError."""
         if spec.directory is None:
             raise ModelError(f"model {spec.name} has no directory to read a tokenizer from")
-        self.model = settings.served_name or spec.name
+        self.model = spec.name
         self.max_context = spec.max_context
         self._settings, self._spec = settings, spec
         self._tokenizer = Tokenizer.load(spec.directory)

@@ -125,8 +125,9 @@ class Reply(Response):
     async def _more(self) -> list[Sampled]:
         tokens = await self._flights.more(self._flight)
         if tokens:
-            now_s = asyncio.get_running_loop().time()
-            self._flight.timings_s.setdefault("ttft", now_s - self._flight.arrived_s)
+            flight = self._flight
+            flight.last_token_s = asyncio.get_running_loop().time()
+            flight.timings_s.setdefault("ttft", flight.last_token_s - flight.arrived_s)
         return tokens
 
     def _usage(self) -> Usage:

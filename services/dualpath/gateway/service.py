@@ -101,9 +101,10 @@ class GatewayService:
             await asyncio.wait({http}, timeout=self._settings.stop_s * 0.3)
             self._flights.stop()
             await asyncio.wait({http}, timeout=self._settings.stop_s * 0.4)
-            for task in (registration, http):
+            late = [registration, http, *self._server.server_state.tasks]
+            for task in late:
                 task.cancel()
-            await asyncio.gather(registration, http, return_exceptions=True)
+            await asyncio.gather(*late, return_exceptions=True)
         await self._flights.close(self._settings.stop_s * 0.1)
         if self._shards is not None:
             await self._shards.close()
@@ -150,7 +151,7 @@ class GatewayService:
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(self._settings.stop_s * 0.6),
+            timeout_graceful_shutdown=math.ceil(self._settings.stop_s),
         )
 
 

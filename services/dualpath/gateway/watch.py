@@ -24,14 +24,15 @@ class Watch:
 
     def ended(self, flight: Flight, outcome: Outcome) -> None:
         request = flight.request
-        now_s = asyncio.get_running_loop().time()
-        total_s, ttft_s = now_s - flight.arrived_s, flight.timings_s.get("ttft")
+        total_s = asyncio.get_running_loop().time() - flight.arrived_s
+        ttft_s = flight.timings_s.get("ttft")
         tokens = len(request.generated)
         self.metrics.requests.labels(outcome=outcome).inc()
         if ttft_s is not None:
             self.metrics.ttft_seconds.observe(ttft_s)
             if outcome == "done" and tokens > 1:
-                self.metrics.tpot_seconds.observe((total_s - ttft_s) / (tokens - 1))
+                after_first_s = flight.last_token_s - flight.arrived_s - ttft_s
+                self.metrics.tpot_seconds.observe(after_first_s / (tokens - 1))
         log.info(
             "request ended",
             request_id=request.request_id,

@@ -46,10 +46,6 @@ class Tokenizer:
             raise ModelError(f"{path} cannot be read as a tokenizer: {error}") from error
         return cls(core)
 
-    @property
-    def vocab_size(self) -> int:
-        return self._core.get_vocab_size()
-
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Ids of `text`; the model's BOS and such are added where asked. Runs without the GIL."""
         # The batch call gives the interpreter free while it works; `encode` does not.

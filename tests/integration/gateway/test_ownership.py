@@ -367,6 +367,15 @@ async def test_stopping_lets_the_quick_finish_and_ends_the_rest_with_an_error(
         await harness.http.get("/health")
 
 
+async def test_stopping_ends_a_request_that_waits_for_the_scheduler(harness: Harness) -> None:
+    harness.cluster.silent = True
+    request = asyncio.create_task(complete(harness))
+    await until(harness.in_flight)
+    await harness.gateway.close()
+    assert harness.in_flight() == 0
+    assert (await request).json()["error"]["code"] == "stopping"
+
+
 async def test_metrics_count_requests_by_outcome(harness: Harness) -> None:
     harness.cluster.script = answering("abc")
     await complete(harness)
