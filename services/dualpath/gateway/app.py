@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -49,7 +48,7 @@ def make_app(
     async def serve(
         request: Request, accept: Callable[[dict[str, Any], float], Awaitable[Accepted]]
     ) -> Response:
-        arrived_s = asyncio.get_running_loop().time()
+        arrived_s = time.monotonic()
         gate.check_open()
         accepted = await accept(await read_object(request, settings.max_body), arrived_s)
         return Reply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,13 +36,9 @@ CANCEL_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
 @dataclass
 class Flight:
-    """A request and what its client's side needs; times are the event loop's."""
+    """A request and what its client's side needs. Times are of the monotonic clock: the event loop's is coarse."""
 
     request: Request
     arrived_s: float
@@ -92,7 +89,8 @@ class Flights:
         self._flights[request.request_id] = flight
         reason = "the client is gone"
         try:
-            async with asyncio.timeout_at(flight.deadline_s) as flight.limit:
+            left_s = flight.deadline_s - time.monotonic()
+            async with asyncio.timeout(left_s) as flight.limit:
                 yield
         except TimeoutError:
             if not flight.limit.expired():
@@ -132,34 +130,37 @@ class Flights:
         request = flight.request
         first = request.number == 0
         request.begin_attempt()
-        started_s = _now_s()
+        started_s = time.monotonic()
         hits = await self._prefix.hit_blocks(request.keys.keys, request.sequence_tokens)
-        flight.timings_s.setdefault("match", _now_s() - started_s)
-        give_up_s = _now_s() + (SUBMIT_S if first else RESUBMIT_S)
+        flight.timings_s.setdefault("match", time.monotonic() - started_s)
+        give_up_s = time.monotonic() + (SUBMIT_S if first else RESUBMIT_S)
         pause_s = _FIRST_PAUSE_S
-        started_s = _now_s()
+        started_s = time.monotonic()
         while True:
             problem = await self._offer(flight, hits, give_up_s)
             if problem is None or request.submit_due or request.over:
                 break
             stranger = problem.code == "unknown"
-            if not (problem.retry and (stranger or not first)) or _now_s() + pause_s > give_up_s:
+            if (
+                not (problem.retry and (stranger or not first))
+                or time.monotonic() + pause_s > give_up_s
+            ):
                 raise problem
             if stranger:
                 await self._register()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        flight.timings_s.setdefault("submit", _now_s() - started_s)
+        flight.timings_s.setdefault("submit", time.monotonic() - started_s)
 
     async def _offer(self, flight: Flight, hits: int, give_up_s: float) -> ApiError | None:
         """One Submit; what is wrong where it is not taken."""
         request = flight.request
-        left_s = max(flight.deadline_s - _now_s(), 0.001)
+        left_s = max(flight.deadline_s - time.monotonic(), 0.001)
         message = request.submission(self._gateway_id, hits, left_s)
         flight.known = flight.submitting = True
         try:
             answer = await self._bus.request_until_answered(
-                SCHEDULER, message, deadline_s=max(give_up_s - _now_s(), 0.1)
+                SCHEDULER, message, deadline_s=max(give_up_s - time.monotonic(), 0.1)
             )
         except PayloadTooLarge as error:
             flight.known = False
@@ -200,7 +201,7 @@ class Flights:
         for flight in self._flights.values():
             flight.stopped = True
             if not flight.limit.expired():
-                flight.limit.reschedule(_now_s())
+                flight.limit.reschedule(asyncio.get_running_loop().time())
 
     async def close(self, within_s: float) -> None:
         """Wait for the cancellations; those that take longer are ended."""

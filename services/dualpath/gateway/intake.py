@@ -98,8 +98,7 @@ class Intake:
         arrived_s: float,
         form: type[AnswerFormat],
     ) -> Accepted:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
+        started_s = time.monotonic()
 
         def prepare() -> tuple[list[int], BlockKeys]:
             return self._tokenize(body, prompt)
@@ -109,7 +108,7 @@ class Intake:
         request_id = secrets.token_hex(12)
         request = Request(request_id, ids, sampling, keys, self._settings.max_attempts)
         flight = Flight(request, arrived_s, arrived_s + self._settings.request_deadline_s)
-        flight.timings_s["tokenize"] = loop.time() - started_s
+        flight.timings_s["tokenize"] = time.monotonic() - started_s
         return Accepted(
             flight,
             form(

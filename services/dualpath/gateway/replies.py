@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
@@ -126,7 +127,7 @@ class Reply(Response):
         tokens = await self._flights.more(self._flight)
         if tokens:
             flight = self._flight
-            flight.last_token_s = asyncio.get_running_loop().time()
+            flight.last_token_s = time.monotonic()
             flight.timings_s.setdefault("ttft", flight.last_token_s - flight.arrived_s)
         return tokens
 
@@ -144,7 +145,10 @@ class Reply(Response):
             "hit_tokens": stats.hit_tokens,
             "bytes_read": {"prefill": stats.prefill_bytes_read, "decode": stats.decode_bytes_read},
             "attempts": request.number,
-            "timings_s": {**self._flight.timings_s, **stats.timings_s},
+            "timings_s": {
+                phase: round(seconds, 6)
+                for phase, seconds in {**self._flight.timings_s, **stats.timings_s}.items()
+            },
         }
 
 

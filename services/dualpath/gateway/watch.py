@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections import Counter
 
 from dualpath.gateway.flights import Flight
@@ -24,7 +24,7 @@ class Watch:
 
     def ended(self, flight: Flight, outcome: Outcome) -> None:
         request = flight.request
-        total_s = asyncio.get_running_loop().time() - flight.arrived_s
+        total_s = time.monotonic() - flight.arrived_s
         ttft_s = flight.timings_s.get("ttft")
         tokens = len(request.generated)
         self.metrics.requests.labels(outcome=outcome).inc()
