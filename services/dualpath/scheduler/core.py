@@ -86,7 +86,7 @@ class SchedulerCore:
         return actions
 
     def handle(self, message: Message, now: float) -> Message:
-        """Answer one message of a node, a gateway or an operator."""
+        """Answer one message of a node or a gateway."""
         match message:
             case control.Fetch():
                 answer = self._fetch(message, now)
@@ -104,8 +104,6 @@ class SchedulerCore:
                 answer = self._phase_change(message, now)
             case control.AttemptLost():
                 answer = self._attempt_lost(message, now)
-            case control.StatusRequest():
-                return self.status(now)
             case _:
                 return control.Refused(
                     f"the scheduler takes no {type(message).__name__}", code="malformed"
@@ -485,14 +483,12 @@ class SchedulerCore:
         return sum(record.phase is Phase.QUEUED for record in self.records.values())
 
     def own_status(self) -> NodeStatus:
-        queues = {
-            "queue_decode": len(self.pairing.decode_queue),
-            "queue_prefill": len(self.pairing.prefill_queue),
-            "attempts": len(self.records),
-        }
+        limit = self.rules.max_queued
         return NodeStatus(
-            pools=tuple(
-                PoolUse(name, used, self.rules.max_queued) for name, used in queues.items()
+            pools=(
+                PoolUse("queue_decode", len(self.pairing.decode_queue), limit),
+                PoolUse("queue_prefill", len(self.pairing.prefill_queue), limit),
+                PoolUse("attempts", len(self.records), 0),
             ),
             counters=dict(self.counters),
         )

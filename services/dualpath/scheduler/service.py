@@ -6,6 +6,8 @@ import asyncio
 import secrets
 import time
 
+from msgspec.structs import replace
+
 from dualpath.blocks import Phase
 from dualpath.bus import Bus
 from dualpath.policy.registry import placement_policy, read_path_policy
@@ -16,8 +18,8 @@ from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.wire.codec import Message
-from dualpath.wire.control import SCHEDULER, ClusterStatus, to_scheduler
-from dualpath.wire.types import NodeStatus
+from dualpath.wire.control import SCHEDULER, ClusterStatus, StatusRequest, to_scheduler
+from dualpath.wire.types import NodeStatus, PoolUse
 
 log = get_logger(__name__)
 
@@ -57,6 +59,7 @@ class SchedulerService:
         )
         self._outbox = Outbox(bus, self._answered, self._undeliverable)
         self._ticker: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def start(self) -> None:
         """Take registrations, fetches and submissions from now on."""
@@ -73,16 +76,21 @@ class SchedulerService:
 
     async def close(self) -> None:
         """Stop deciding and sending. Attempts that run go on; a new scheduler learns of them from fetches."""
+        self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
         await self._outbox.close()
 
     def status(self) -> ClusterStatus:
-        return self.core.status(time.monotonic())
+        """The answer to StatusRequest."""
+        return replace(self.core.status(time.monotonic()), scheduler=self.own_status())
 
     def own_status(self) -> NodeStatus:
-        return self.core.own_status()
+        """Queues, live attempts, messages that nobody has answered yet, and how attempts ended."""
+        status = self.core.own_status()
+        outbox = PoolUse("outbox", len(self._outbox), 0)
+        return NodeStatus(pools=(*status.pools, outbox), counters=status.counters)
 
     def healthy(self) -> tuple[bool, str]:
         """Whether requests can be scheduled, and a sentence."""
@@ -92,7 +100,12 @@ class SchedulerService:
             return False, f"no {role} node is registered"
         return True, "requests are scheduled"
 
-    async def _handle(self, message: Message) -> Message:
+    async def _handle(self, message: Message) -> Message | None:
+        if self._closed:
+            # Whoever asks will ask again, and reach the next scheduler.
+            return None
+        if isinstance(message, StatusRequest):
+            return self.status()
         answer = self.core.handle(message, time.monotonic())
         self._execute(self.core.take_actions())
         return answer
