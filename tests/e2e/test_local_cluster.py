@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from tests.e2e.conftest import StartCluster
 from tests.support.cluster import LocalCluster, until
 
@@ -121,6 +122,33 @@ def test_killed_services_are_told_and_killing_the_supervisor_leaves_nothing(
         lambda: not [service.name for service in services if alive(service.process)],
         "every process has died with the supervisor",
     )
+
+
+@pytest.mark.parametrize("name", ["storage-0", "scheduler", "prefill-0", "decode-0", "nats"])
+def test_a_process_that_is_started_again_by_hand_takes_its_place(
+    one_shard: LocalCluster, name: str
+) -> None:
+    cluster = one_shard
+    prompt = f"What {name} had before. " * 40
+    assert ask(cluster, prompt).status_code == 200
+    cluster.kill(name)
+    until(lambda: f"✗ {name}" in cluster.output(), "the loss is told")
+    cluster.restart(name)
+
+    def hits() -> bool:
+        answer = ask(cluster, prompt)
+        return (
+            answer.status_code == 200
+            and answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
+        )
+
+    until(hits, f"the cluster serves from its store again after {name} came back", 60)
+    cluster.until_idle()
+
+
+@pytest.fixture(scope="module")
+def one_shard(start_cluster: StartCluster) -> LocalCluster:
+    return start_cluster(shards=1, node_lost_s=1.0)
 
 
 def test_the_store_survives_and_a_killed_cluster_is_not_in_the_way(tmp_path: Path) -> None:

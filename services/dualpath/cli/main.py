@@ -155,6 +155,12 @@ def serve(
         int | None,
         typer.Option(metavar="PORT", help="A gateway's port; default: --port's setting."),
     ] = None,
+    http_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", help="Of /metrics and /health, but of a gateway; 0: any free one."
+        ),
+    ] = 0,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one process of a cluster; `up` does this for you.
@@ -167,7 +173,11 @@ def serve(
     """
     from dualpath.cli import serve as composition
 
-    raise typer.Exit(composition.serve(role, name, config=config, port=port, ready_fd=ready_fd))
+    raise typer.Exit(
+        composition.serve(
+            role, name, config=config, port=port, http_port=http_port, ready_fd=ready_fd
+        )
+    )
 
 
 def main() -> None:

@@ -10,20 +10,20 @@ from typing import Any
 
 from dualpath.bus import Bus
 from dualpath.cluster.record import Ready
-from dualpath.lanes.nic import PacedNic
 from dualpath.settings import Settings
 from dualpath.telemetry.http import Healthy, StatusServer
 from dualpath.telemetry.metrics import Metrics
-from dualpath.transport.tcp import TcpEndpoint
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A process's place in the cluster. `port` is the API's (gateways); `ready` is called once."""
+    """A process's place in the cluster. `port` is the API's (gateways), `http_port` that of /metrics and
+    /health (others; 0: any free one); `ready` is called once."""
 
     name: str
     settings: Settings
     port: int
+    http_port: int
     ready: Callable[[Ready], None]
 
     @asynccontextmanager
@@ -45,30 +45,13 @@ class Seat:
     async def operators_port(self, metrics: Metrics, healthy: Healthy) -> AsyncIterator[int]:
         """/metrics and /health on a port of their own; yields it."""
         server = StatusServer()
-        port = await server.start(self.settings.host, metrics=metrics, healthy=healthy)
+        port = await server.start(
+            self.settings.host, self.http_port, metrics=metrics, healthy=healthy
+        )
         try:
             yield port
         finally:
             await server.close()
-
-    def unpaced_endpoint(self) -> tuple[PacedNic, TcpEndpoint]:
-        """An endpoint of a process that is no node: it serves any model, and its NIC is not emulated."""
-        settings = self.settings
-        nic = PacedNic(
-            f"{self.name}.nic",
-            quantum_bytes=settings.quantum,
-            lanes=settings.lanes,
-            high_share=settings.high_share,
-        )
-        endpoint = TcpEndpoint(
-            self.name,
-            host=settings.host,
-            nic=nic,
-            secret=(settings.secret or "").encode(),
-            fingerprint="",
-            transfer_deadline_s=settings.transfer_deadline_s,
-        )
-        return nic, endpoint
 
 
 async def until_stopped(stop: asyncio.Event, life: Coroutine[Any, Any, None]) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from dualpath.bus import BusError
 from dualpath.cli.seat import Seat
+from dualpath.kvstore.shards import parse_shard
 from dualpath.model.api import ModelError
 from dualpath.settings import Settings, load_settings
 from dualpath.telemetry.logs import configure_logging
@@ -21,7 +22,13 @@ Role = Callable[[Seat, asyncio.Event], Awaitable[None]]
 
 
 def serve(
-    role: str, name: str, *, config: Path | None, port: int | None, ready_fd: int | None
+    role: str,
+    name: str,
+    *,
+    config: Path | None,
+    port: int | None,
+    http_port: int,
+    ready_fd: int | None,
 ) -> int:
     """Run the service until SIGTERM or SIGINT. `ready_fd` is a pipe into which it says, once, that it is
     ready. Exit code 2: asked for wrongly; SystemExit(1): failed, as the log says."""
@@ -39,7 +46,7 @@ def serve(
             os.write(ready_fd, msgspec.json.encode(words))
             os.close(ready_fd)
 
-    seat = Seat(name, settings, settings.port if port is None else port, ready)
+    seat = Seat(name, settings, settings.port if port is None else port, http_port, ready)
 
     async def main(stop: asyncio.Event) -> None:
         try:
@@ -85,6 +92,8 @@ def _check(role: str, name: str, settings: Settings) -> None:
             "secret is not set; give all processes of a cluster the same (DUALPATH_SECRET, or the "
             "settings file)"
         )
+    for text in settings.shard_addresses:
+        parse_shard(text)
     if role == "storage":
         return
     if settings.nats_url is None:

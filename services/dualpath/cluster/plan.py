@@ -40,10 +40,10 @@ def start_stages(settings: Settings) -> list[list[Service]]:
 
 
 _STOP_STAGES = (
-    (("model", "gateway"), 0.5),
-    (("prefill", "decode"), 0.75),
-    (("scheduler",), 0.85),
-    (("storage",), 0.95),
+    (("model", "gateway"), 0.45),
+    (("prefill", "decode"), 0.8),
+    (("scheduler",), 0.87),
+    (("storage",), 0.94),
     (("nats",), 1.0),
 )
 """Roles that stop together, clients' side first, and by when: as a share of the whole time. Gateways have most to

@@ -28,6 +28,7 @@ from dualpath.model.spec import ModelSpec, load_spec
 from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, dump_settings
 
 _PREPARING = "model"
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
@@ -63,7 +64,7 @@ class Supervisor:
         } | {CONFIG_VARIABLE: str(self._home.settings_file), "PYTHONUNBUFFERED": "1"}
 
     async def run(self) -> int:
-        """Start, serve until SIGINT or SIGTERM (or until nothing is left), stop. Returns the exit code: 0
+        """Start, serve until SIGINT, SIGTERM or SIGHUP (or until nothing is left), stop. Returns the exit code: 0
         after a signal, 1 where the start failed or everything died. Raises CannotStart before anything
         was started."""
         if problems := [*checks.check_settings(self._settings), *checks.check_home(self._home)]:
@@ -71,12 +72,12 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         try:
             with self._home.locked():
-                for number in (signal.SIGINT, signal.SIGTERM):
+                for number in _STOP_SIGNALS:
                     loop.add_signal_handler(number, self._on_signal)
                 try:
                     return await self._run()
                 finally:
-                    for number in (signal.SIGINT, signal.SIGTERM):
+                    for number in _STOP_SIGNALS:
                         loop.remove_signal_handler(number)
                     self._home.record_file.unlink(missing_ok=True)
         except HomeBusy as error:
@@ -88,6 +89,7 @@ class Supervisor:
         problems = list(checks.check_ports(self._settings))
         if problems:
             raise CannotStart("\n".join(problems))
+        self._record()
         try:
             if not await self._start_unless_stopped():
                 return 0
@@ -136,6 +138,7 @@ class Supervisor:
         for stage in start_stages(self._settings):
             # Whatever comes later is told what the shards said of themselves.
             write_private(self._home.settings_file, dump_settings(self._settings))
+            self._console.say(f"starting {', '.join(service.name for service in stage)}")
             await self._start_stage(stage)
             if stage[0].role == "storage":
                 self._update(shard_addresses=tuple(self._shard_addresses(stage)))

@@ -88,7 +88,9 @@ class Settings(BaseSettings):
     max_context: int | None = Field(
         None, ge=2, description="Longest prompt plus output in tokens; default: the model's"
     )
-    synthetic: SyntheticProfile = SyntheticProfile()
+    synthetic: SyntheticProfile = Field(
+        SyntheticProfile(), description="Shape and speed of the synthetic engine, see below"
+    )
 
     # Shape of the cluster
     prefill: int = Field(1, ge=1, le=64, description="Prefill nodes")
@@ -121,8 +123,8 @@ class Settings(BaseSettings):
         description="Everything that the cluster keeps: models, store, logs, run state",
     )
     nats_url: str | None = Field(None, description="A NATS server to use; default: start one")
-    nats_user: str | None = None
-    nats_password: str | None = Field(None, repr=False)
+    nats_user: str | None = Field(None, description="User at that server")
+    nats_password: str | None = Field(None, repr=False, description="Password at that server")
     secret: str | None = Field(
         None,
         repr=False,
@@ -180,11 +182,15 @@ class Settings(BaseSettings):
     max_queued: int = Field(10_000, ge=1, description="Requests that may wait in the scheduler")
 
     # Logs
-    log_format: Literal["console", "json"] = "console"
+    log_format: Literal["console", "json"] = Field(
+        "console", description="console: for people; json: an object a line"
+    )
     trace_forwards: bool = Field(
         False, description="Log each prefill forward: layers, overlap, times"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level of what is logged"
+    )
     log_bytes: Bytes = Field(
         64 << 20, description="A log file that grows to this is begun anew; the one before is kept"
     )

@@ -94,7 +94,7 @@ def nobody_left(record: ClusterRecord) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_cluster_starts_says_how_to_call_it_and_stops_without_a_trace(
     start: Callable[..., Cluster], number: signal.Signals
 ) -> None:
@@ -168,9 +168,9 @@ def test_a_service_that_fails_to_start_is_told_with_its_last_words(
 
 
 def test_a_service_that_never_becomes_ready_is_given_up(start: Callable[..., Cluster]) -> None:
-    cluster = start(TINY_SERVICES='{"scheduler": ["silent"]}', DUALPATH_START_S="1.5")
+    cluster = start(TINY_SERVICES='{"scheduler": ["silent"]}', DUALPATH_START_S="6")
     assert cluster.end(None) == 1
-    assert "scheduler was not ready after 1.5 s" in cluster.text
+    assert "scheduler was not ready after 6 s" in cluster.text
 
 
 def test_a_service_that_dies_during_the_start_fails_the_start(
@@ -252,6 +252,16 @@ def test_what_cannot_be_started_is_told_before_anything_is(
     assert cluster.end(None) == 2
     assert "decode_hbm is 1048576 bytes" in cluster.text
     assert not (tmp_path / "home" / "logs" / "nats.log").exists()
+
+
+def test_a_nats_server_of_ones_own_is_used_and_not_stopped(start: Callable[..., Cluster]) -> None:
+    url = "nats://127.0.0.1:4"
+    cluster = start(DUALPATH_NATS_URL=url, DUALPATH_NATS_USER="me", DUALPATH_NATS_PASSWORD="pw")
+    record = cluster.until_ready()
+    assert "nats" not in processes(record)
+    settings = json.loads(cluster.home.settings_file.read_bytes())
+    assert [settings[f"nats_{name}"] for name in ("url", "user", "password")] == [url, "me", "pw"]
+    assert cluster.end() == 0
 
 
 def test_detached_it_returns_once_ready_and_down_stops_it(start: Callable[..., Cluster]) -> None:

@@ -101,6 +101,16 @@ def test_without_a_cluster_status_says_so_and_down_is_content(tmp_path: Path) ->
         (("storage", "--name", "../x"), {"DUALPATH_SECRET": "s"}, "letters, digits"),
         (("storage", "--name", "x"), {}, "secret is not set"),
         (("scheduler", "--name", "x"), {"DUALPATH_SECRET": "s"}, "nats_url is not set"),
+        (
+            ("gateway", "--name", "x"),
+            {"DUALPATH_SECRET": "s", "DUALPATH_NATS_URL": "nats://h:1"},
+            "shard_addresses is not set",
+        ),
+        (
+            ("storage", "--name", "x"),
+            {"DUALPATH_SECRET": "s", "DUALPATH_SHARD_ADDRESSES": '["here"]'},
+            "'here' is no storage shard",
+        ),
     ],
 )
 def test_serve_says_which_setting_it_lacks(

@@ -7,14 +7,32 @@ import asyncio
 from dualpath.cli.seat import Seat
 from dualpath.cluster.record import Ready
 from dualpath.kvstore.disk import StoreInUse
+from dualpath.kvstore.shards import parse_shard
+from dualpath.lanes.nic import PacedNic
+from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
 from dualpath.telemetry.metrics import Metrics
 from dualpath.telemetry.process import ServiceError
+from dualpath.transport.tcp import TcpEndpoint
 
 
 async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
     settings = seat.settings
-    nic, endpoint = seat.unpaced_endpoint()
+    # A shard is no node: its NIC is not emulated, and it serves any model.
+    nic = PacedNic(
+        f"{seat.name}.nic",
+        quantum_bytes=settings.quantum,
+        lanes=settings.lanes,
+        high_share=settings.high_share,
+    )
+    endpoint = TcpEndpoint(
+        seat.name,
+        host=settings.host,
+        nic=nic,
+        secret=(settings.secret or "").encode(),
+        transfer_deadline_s=settings.transfer_deadline_s,
+        port=_known_port(settings, seat.name),
+    )
     shard = StorageShard(
         seat.name,
         settings.home / "store" / seat.name,
@@ -35,3 +53,12 @@ async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
             await stop.wait()
     finally:
         await shard.close()
+
+
+def _known_port(settings: Settings, name: str) -> int:
+    """Where the others expect this shard: set by hand, or by its life before. 0: nobody knows it yet."""
+    for text in settings.shard_addresses:
+        shard = parse_shard(text)
+        if shard.endpoint_id == name:
+            return shard.port
+    return 0
