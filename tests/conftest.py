@@ -1,7 +1,9 @@
 """Fixtures that any test may ask for."""
 
-# Before any test: its import during the terminal summary, deep in pytest's stack, trips over a recursion
-# check of CPython 3.11's parser now and then.
-import hypothesis  # noqa: F401
+from hypothesis import settings
 
 pytest_plugins = ["tests.support.nats"]
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

@@ -39,6 +39,7 @@ def ask(cluster: LocalCluster, prompt: str, url: str | None = None) -> httpx.Res
 
 
 def test_the_curl_line_that_up_prints_works(cluster: LocalCluster) -> None:
+    until(lambda: "  curl " in cluster.output(), "the welcome is printed")
     (line,) = (line for line in cluster.output().splitlines() if line.startswith("  curl "))
     curl, url, flag, header, data_flag, body = shlex.split(line)
     assert (curl, flag, data_flag) == ("curl", "-H", "-d")
