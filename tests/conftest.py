@@ -1,5 +1,7 @@
 """Fixtures that any test may ask for."""
 
+# Before any test: hypothesis' import during the terminal summary, deep in pytest's stack, trips over a recursion
+# check of CPython 3.11's parser now and then.
 from hypothesis import settings
 
 pytest_plugins = ["tests.support.nats"]
