@@ -116,11 +116,12 @@ class DecodeNode(Node):
                 return control.Ok()
             case control.LoadDecode():
                 request = self._requests.get(message.attempt)
-                if request is None:
-                    return control.Refused(f"{message.attempt} is not here", "unknown")
-                if not request.load.done():
+                if request is not None and not request.load.done():
                     request.load.set_result(message)
-                return control.Ok()
+                # One that has ended meanwhile needs no load any more.
+                if self._requests.knows(message.attempt):
+                    return control.Ok()
+                return control.Refused(f"{message.attempt} is not here", "unknown")
             case control.Abort():
                 self._requests.abort(message.attempt)
                 self._streams.drop(message.attempt)
