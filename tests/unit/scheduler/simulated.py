@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dualpath.blocks import Phase
+from dualpath.policy.api import EngineId
 from dualpath.policy.registry import placement_policy, read_path_policy
 from dualpath.scheduler.actions import Ended, Forget, Note, Peer, Send
 from dualpath.scheduler.core import Rules, SchedulerCore
@@ -142,6 +143,9 @@ class World:
     def run(self) -> None:
         for action in self.core.take_actions():
             match action:
+                case Send(message=control.AssignDecode(engine=engine), to=to):
+                    self.check_promise(EngineId(to.name, engine))
+            match action:
                 case Send():
                     self.check_send(action)
                     if isinstance(action.message, control.Abort):
@@ -238,12 +242,6 @@ class World:
     def phase(self, node: SimNode, attempt: Attempt, phase: Phase) -> Message:
         return self.tell(control.PhaseChange(attempt, node.name, phase.value))
 
-    def at(self, attempt: Attempt) -> AttemptAt:
-        record = self.core.records[attempt]
-        assert record.decode is not None
-        assert record.prefill is not None
-        return AttemptAt(self.nodes[record.decode.node_id], self.nodes[record.prefill.node_id])
-
     # ── what must hold ─────────────────────────────────────────────────────────────────────────────
     def check_send(self, send: Send) -> None:
         kind = type(send.message)
@@ -275,20 +273,9 @@ class World:
             assert (attempt in paired) == waits_for_pe
         for attempt in self.submitted:
             assert (attempt in core.records) != (attempt in self.ended), "lost, or alive and dead"
-        self.check_promises()
 
-    def check_promises(self) -> None:
-        for node in self.core.members.of("decode"):
-            for engine in node.info.engines:
-                promised = sum(
-                    self.core.records[attempt].needed_tokens
-                    for attempt, duty in node.duties.items()
-                    if duty.engine == engine.index
-                )
-                assert promised <= engine.hbm_tokens, "more HBM promised than there is"
-
-
-@dataclass
-class AttemptAt:
-    decode: SimNode
-    prefill: SimNode
+    def check_promise(self, engine: EngineId) -> None:
+        """Nothing is assigned that does not fit beside what the node reports and what is under way to it."""
+        node = self.core.members.nodes[engine.node_id]
+        (view,) = (view for view in node.views() if view.engine == engine)
+        assert view.hbm_free >= 0, "more HBM promised than there is"
