@@ -4,8 +4,8 @@ sockets; `Rig` itself plays scheduler and gateway, so that a test decides what h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,8 +203,15 @@ def busy(node: PrefillNode | DecodeNode) -> list[str]:
 
 
 @asynccontextmanager
-async def rig(server: NatsServer, home: Path, **overrides: Any) -> AsyncIterator[Rig]:
-    """A started rig; `overrides` are settings."""
+async def rig(
+    server: NatsServer,
+    home: Path,
+    *,
+    before_shard: Callable[[int], AbstractAsyncContextManager[int]] | None = None,
+    **overrides: Any,
+) -> AsyncIterator[Rig]:
+    """A started rig; `overrides` are settings. `before_shard` gets the shard's port, and gives the one that
+    nodes connect to."""
     given: dict[str, Any] = {
         "model": "synthetic",
         "home": home,
@@ -220,8 +227,11 @@ async def rig(server: NatsServer, home: Path, **overrides: Any) -> AsyncIterator
     shard = StorageShard("storage-0", home / "store", shard_endpoint)
     await shard.start()
     buses = [await server.connect(name) for name in ("rig", "p0", "d0")]
+    between = AsyncExitStack()
     try:
         port = shard.address.port
+        if before_shard is not None:
+            port = await between.enter_async_context(before_shard(port))
         settings = Settings(**given, shard_addresses=(f"storage-0=127.0.0.1:{port}",))
         spec = load_spec(settings)
         it = Rig(settings, spec, buses[0])
@@ -238,6 +248,7 @@ async def rig(server: NatsServer, home: Path, **overrides: Any) -> AsyncIterator
             await it.prefill.close()
             await it.decode.close()
     finally:
+        await between.aclose()
         for bus in buses:
             await bus.close()
         await shard.close()

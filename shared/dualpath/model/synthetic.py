@@ -219,9 +219,10 @@ class SyntheticForward(PrefillForward):
 
 @dataclass
 class _Digested:
-    """What is kept of a resident request between steps: digests of its first `tokens` rows in each layer, and
-    the sum of its unfinished block's ids (see `block_sum`)."""
+    """What is kept of a resident request between steps: digests of its first `tokens` rows in each layer of
+    `kv`, and the sum of its unfinished block's ids (see `block_sum`)."""
 
+    kv: DeviceBuffer
     layers: list[xxh3_64]
     tokens: int
     parent_key: bytes
@@ -237,18 +238,20 @@ class _Digested:
 
 
 def _is_current(row: DecodeRow) -> bool:
-    return isinstance(row.state, _Digested) and row.state.tokens == row.tokens
+    """Whether the row's state speaks of its bytes. Not after they were copied elsewhere: what came there counts."""
+    state = row.state
+    return isinstance(state, _Digested) and state.kv is row.kv and state.tokens == row.tokens
 
 
 def _digested(row: DecodeRow, row_starts: Sequence[int]) -> _Digested:
     """The state kept from the last step, or one made of the KV bytes as they are now."""
-    if isinstance(row.state, _Digested) and row.state.tokens == row.tokens:
+    if _is_current(row) and isinstance(row.state, _Digested):
         return row.state
     layers = []
     for start, next_start in pairwise(row_starts):
         base = row.capacity * start
         layers.append(xxh3_64(row.kv.wire[base : base + row.tokens * (next_start - start)]))
-    row.state = _Digested(layers, row.tokens, row.parent_key, block_sum(row.block_ids))
+    row.state = _Digested(row.kv, layers, row.tokens, row.parent_key, block_sum(row.block_ids))
     return row.state
 
 
