@@ -233,9 +233,9 @@ class SchedulerCore:
         if (reason := self.members.too_long(message.prompt_tokens)) is not None:
             return control.Refused(reason, code="too_long")
         # A later attempt has a client that reads already, and was counted before.
-        if message.attempt.number <= 1 and self.queued >= self.rules.max_queued:
+        if message.attempt.number <= 1 and len(self.pairing) >= self.rules.max_queued:
             return control.Refused(
-                f"{self.queued} requests are waiting; try again later", code="capacity"
+                f"{len(self.pairing)} requests are waiting; try again later", code="capacity"
             )
         return None
 
@@ -478,10 +478,6 @@ class SchedulerCore:
         self._actions.append(Note("info" if level == "info" else "warning", event, fields))
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
-    @property
-    def queued(self) -> int:
-        return sum(record.phase is Phase.QUEUED for record in self.records.values())
-
     def own_status(self) -> NodeStatus:
         limit = self.rules.max_queued
         return NodeStatus(
@@ -499,8 +495,8 @@ class SchedulerCore:
             scheduler=self.own_status(),
             nodes=tuple(node.view(now) for node in nodes),
             gateways=tuple(sorted(self.members.gateways)),
-            queued=self.queued,
-            running=len(self.records) - self.queued,
+            queued=len(self.pairing),
+            running=len(self.records) - len(self.pairing),
         )
 
 

@@ -27,10 +27,10 @@ from dualpath.scheduler.records import (
     AttemptRecord,
 )
 from dualpath.wire.control import AssignDecode, AssignPrefill, LoadDecode
-from dualpath.wire.types import ReadPath
+from dualpath.wire.types import Attempt, ReadPath
 
 _BATCH = 64
-"""Heads that a policy sees at a time: a long queue is not copied for every decision."""
+"""Heads that a policy sees at a time, once the first was placed: a long queue whose head waits costs nothing."""
 
 ASSIGN_DECODE, LOAD_DECODE, ASSIGN_PREFILL = "AssignDecode", "LoadDecode", "AssignPrefill"
 
@@ -64,9 +64,14 @@ class Pairing:
     ) -> None:
         self.decode_queue = ArrivalQueue()
         self.prefill_queue: dict[str, AttemptRecord] = {}
+        self._wait_slots: set[Attempt] = set()
         self._members, self._limits = members, limits
         self._decode_policy, self._prefill_policy = decode_policy, prefill_policy
         self._read_path = read_path
+
+    def __len__(self) -> int:
+        """Attempts that wait: for a DE, for its slots, for a PE."""
+        return len(self.decode_queue) + len(self._wait_slots) + len(self.prefill_queue)
 
     def enter(self, record: AttemptRecord) -> None:
         """A new attempt waits for a DE."""
@@ -75,11 +80,13 @@ class Pairing:
     def slots_ready(self, record: AttemptRecord, region_key: int, now: float) -> None:
         """Its DE holds slots for the whole prompt: now, not before, it waits for a PE."""
         record.region_key = region_key
+        self._wait_slots.discard(record.attempt)
         record.wait_for(WAIT_PREFILL, now)
         self.prefill_queue[str(record.attempt)] = record
 
     def leave(self, record: AttemptRecord) -> None:
         self.decode_queue.discard(record)
+        self._wait_slots.discard(record.attempt)
         self.prefill_queue.pop(str(record.attempt), None)
 
     def place(self, now: float) -> Iterator[Send]:
@@ -89,7 +96,8 @@ class Pairing:
 
     # ── DE ─────────────────────────────────────────────────────────────────────────────────────────
     def _place_decode(self, now: float) -> Iterator[Send]:
-        while heads := self.decode_queue.head(_BATCH):
+        count = 1
+        while heads := self.decode_queue.head(count):
             views = [view for node in self._members.of("decode") for view in node.views()]
             if not views:
                 return
@@ -99,10 +107,12 @@ class Pairing:
             self.decode_queue.drop_head(len(placed))
             if len(placed) < len(heads):
                 return
+            count = _BATCH
 
     def _assign_decode(self, record: AttemptRecord, engine: EngineId, now: float) -> Send:
         submit, node = record.submit, self._members.nodes[engine.node_id]
         record.decode = engine
+        self._wait_slots.add(record.attempt)
         record.wait_for(WAIT_SLOTS, now)
         node.duties[record.attempt] = Duty(
             engine.number, submit.prompt_tokens, needed_tokens=record.needed_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort_right
 from dataclasses import dataclass, field
 
 from dualpath.blocks import Phase, advance
@@ -111,10 +112,7 @@ class ArrivalQueue:
         return len(self._records)
 
     def add(self, record: AttemptRecord) -> None:
-        at = len(self._records)
-        while at and self._records[at - 1].arrival > record.arrival:
-            at -= 1
-        self._records.insert(at, record)
+        insort_right(self._records, record, key=_arrival)
 
     def head(self, count: int) -> list[AttemptRecord]:
         return self._records[:count]
@@ -123,9 +121,17 @@ class ArrivalQueue:
         del self._records[:count]
 
     def discard(self, record: AttemptRecord) -> None:
-        if record in self._records:
-            self._records.remove(record)
+        at = bisect_left(self._records, record.arrival, key=_arrival)
+        while at < len(self._records) and self._records[at].arrival == record.arrival:
+            if self._records[at] is record:
+                del self._records[at]
+                return
+            at += 1
 
     @property
     def tokens(self) -> int:
         return sum(record.submit.prompt_tokens for record in self._records)
+
+
+def _arrival(record: AttemptRecord) -> int:
+    return record.arrival

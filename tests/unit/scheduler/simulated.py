@@ -262,6 +262,8 @@ class World:
         queued = {r.attempt for r in core.pairing.decode_queue.head(10_000)}
         paired = {r.attempt for r in core.pairing.prefill_queue.values()}
         assert not queued & paired
+        phases = [record.phase for record in core.records.values()]
+        assert len(core.pairing) == phases.count(Phase.QUEUED)
         for attempt, record in core.records.items():
             assert attempt not in self.ended
             expected = (record.decode is not None) + (
