@@ -116,6 +116,11 @@ def test_killed_services_are_told_and_killing_the_supervisor_leaves_nothing(
     assert "✗ prefill-0" in cluster.output()
     assert dualpath("status", "--home", str(cluster.home)).returncode == 1
     assert ask(cluster, "after", second).status_code == 200
+    cluster.kill("nats")
+    until(lambda: "✗ nats" in cluster.output(), "the loss is told")
+    shown = dualpath("status", "--home", str(cluster.home))
+    assert shown.returncode == 1
+    assert "the scheduler does not answer" in shown.stdout
     services = cluster.record.services
     cluster.process.kill()
     cluster.process.wait()
