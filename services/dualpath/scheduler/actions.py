@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dualpath.blocks import Phase
+from dualpath.policy.api import EngineId, ReadSplit
+from dualpath.scheduler.records import AttemptRecord
 from dualpath.wire.codec import Message
 from dualpath.wire.control import gateway_subject, node_subject
 from dualpath.wire.types import Attempt, ReadPath
@@ -65,6 +67,33 @@ class Ended:
     waits_s: dict[str, float]
     """The parts of QUEUED: waiting for a DE, for its slots, for a PE."""
 
+    @classmethod
+    def of(
+        cls,
+        record: AttemptRecord,
+        code: str,
+        reason: str,
+        *,
+        by_node: bool,
+        now: float,
+        block: int,
+    ) -> Ended:
+        return cls(
+            attempt=record.attempt,
+            phase=record.phase,
+            code=code,
+            reason=reason,
+            by_node=by_node,
+            decode=_name(record.decode),
+            prefill=_name(record.prefill),
+            read_path=path_name(record.split),
+            prompt_tokens=record.submit.prompt_tokens,
+            hit_tokens_estimate=record.hit_blocks * block,
+            total_s=now - record.entered_at,
+            phases_s=record.phases_s,
+            waits_s=record.waits_s,
+        )
+
 
 @dataclass(frozen=True)
 class Note:
@@ -76,3 +105,16 @@ class Note:
 
 
 Action = Send | Forget | Ended | Note
+
+
+def path_name(split: ReadSplit) -> ReadPath:
+    """The policy's name of a path as the wire's. Raises ValueError for one that the wire does not know."""
+    paths: tuple[ReadPath, ...] = ("none", "prefill", "decode", "split")
+    for known in paths:
+        if known == split.path:
+            return known
+    raise ValueError(f"there is no read path {split.path!r}")
+
+
+def _name(engine: EngineId | None) -> str:
+    return f"{engine.node_id}/{engine.number}" if engine else ""

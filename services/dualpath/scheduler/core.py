@@ -6,32 +6,23 @@ idempotent, since every message may come twice.
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TypeVar
 
 from dualpath.blocks import KEY_BYTES, Phase
 from dualpath.blocks.lifecycle import TERMINAL
 from dualpath.policy.api import EngineId, PlacementPolicy, ReadPathPolicy
 from dualpath.scheduler.actions import Action, Ended, Forget, Note, Peer, Send
+from dualpath.scheduler.book import Book
 from dualpath.scheduler.members import GatewayRecord, Members
 from dualpath.scheduler.nodes import NodeRecord
-from dualpath.scheduler.pairing import ASSIGN_PREFILL, LOAD_DECODE, Limits, Pairing, path_name
+from dualpath.scheduler.pairing import ASSIGN_PREFILL, LOAD_DECODE, Limits, Pairing
 from dualpath.scheduler.records import AttemptRecord
 from dualpath.wire import control
 from dualpath.wire.codec import Message
 from dualpath.wire.types import Attempt, NodeStatus, PoolUse
 
-_REMEMBERED = 20_000
-"""Ended attempts and arrivals of requests that are kept, to know late messages for what they are."""
-
 _TELL_GATEWAY_S = 60.0
 """An AttemptOver is repeated so long: a gateway that was away must not wait for tokens for ever."""
-
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -69,13 +60,8 @@ class SchedulerCore:
             prefill_policy,
             read_path,
         )
-        self.records: dict[Attempt, AttemptRecord] = {}
+        self.book = Book(rules.block_tokens)
         self.counters: dict[str, int] = {"done": 0, "cancelled": 0, "failed": 0}
-        self._current: dict[str, AttemptRecord] = {}
-        self._ended: OrderedDict[Attempt, Phase] = OrderedDict()
-        self._arrivals: OrderedDict[str, int] = OrderedDict()
-        self._arrived = 0
-        self._deadlines: list[tuple[float, str, int]] = []
         self._role_missing_since: float | None = now
         self._away = False
         self._actions: list[Action] = []
@@ -152,9 +138,9 @@ class SchedulerCore:
         diff = node.take_fetch(message, now)
         for attempt in diff.lost:
             reason = f"{node.name} no longer holds what it was given"
-            self._fail(self.records[attempt], "unheld", reason, now)
+            self._fail(self.book.records[attempt], "unheld", reason, now)
         for attempt in diff.strangers:
-            if attempt not in self.records and self._ended.get(attempt) is not Phase.DONE:
+            if attempt not in self.book.records and self.book.ended(attempt) is not Phase.DONE:
                 self._abort(node.peer, attempt, "the scheduler does not know this attempt")
         return control.Registered(self.incarnation)
 
@@ -164,14 +150,16 @@ class SchedulerCore:
         del self.members.nodes[node.name]
         self._actions.append(Forget(node.peer))
         for attempt in list(node.duties):
-            self._fail(self.records[attempt], "node_lost", f"{node.name} is lost: {reason}", now)
+            self._fail(
+                self.book.records[attempt], "node_lost", f"{node.name} is lost: {reason}", now
+            )
         self._look_for_roles(now)
 
     def _lose_gateway(self, gateway: GatewayRecord, reason: str, now: float) -> None:
         name = gateway.info.gateway_id
         self._note("warning", "gateway lost", gateway=name, reason=reason)
         del self.members.gateways[name]
-        for record in list(self.records.values()):
+        for record in list(self.book.records.values()):
             if record.submit.gateway_id == name:
                 text = f"gateway {name} is lost: {reason}"
                 # It may only have been slow, and wait for tokens when it is back.
@@ -201,9 +189,9 @@ class SchedulerCore:
     # ── requests ───────────────────────────────────────────────────────────────────────────────────
     def _submit(self, message: control.Submit, now: float) -> Message:
         attempt = message.attempt
-        if attempt in self.records or attempt in self._ended:
+        if attempt in self.book.records or self.book.ended(attempt) is not None:
             return control.Ok()
-        current = self._current.get(attempt.request_id)
+        current = self.book.current(attempt.request_id)
         if current is not None and current.attempt.number > attempt.number:
             return control.Refused(f"{current.attempt} runs already", code="unknown")
         if (refusal := self._refusal(message, now)) is not None:
@@ -212,9 +200,13 @@ class SchedulerCore:
             # Its gateway has moved on; it need not be told.
             reason = "a later attempt was submitted"
             self._end(current, Phase.CANCELLED, "superseded", reason, now)
-        record = self._record(message, now)
-        self.records[attempt] = self._current[attempt.request_id] = record
-        heapq.heappush(self._deadlines, (record.deadline_at, attempt.request_id, attempt.number))
+        gateway = self.members.gateways[message.gateway_id]
+        record = self.book.open(
+            message,
+            gateway_incarnation=gateway.info.incarnation,
+            hbm_tokens=self.members.largest_hbm_tokens,
+            now=now,
+        )
         self.pairing.enter(record)
         return control.Ok()
 
@@ -239,43 +231,17 @@ class SchedulerCore:
             )
         return None
 
-    def _record(self, message: control.Submit, now: float) -> AttemptRecord:
-        block = self.rules.block_tokens
-        request_id, prompt = message.attempt.request_id, message.prompt_tokens
-        arrival = self._arrivals.get(request_id)
-        if arrival is None:
-            self._arrived += 1
-            arrival = self._arrived
-        _remember(self._arrivals, request_id, arrival)
-        hits = min(
-            message.hit_blocks_estimate, len(message.keys) // KEY_BYTES, (prompt - 1) // block
-        )
-        hits = max(hits, 0)
-        needed = (-(-prompt // block) + 1) * block
-        capacity = self.members.largest_hbm_tokens
-        return AttemptRecord(
-            submit=message,
-            arrival=arrival,
-            gateway_incarnation=self.members.gateways[message.gateway_id].info.incarnation,
-            new_tokens=prompt - hits * block,
-            needed_tokens=min(needed, capacity) if capacity else needed,
-            hit_blocks=hits,
-            entered_at=now,
-            deadline_at=now + max(message.deadline_s, 0.0),
-        )
-
     def _cancel(self, message: control.CancelRequest, now: float) -> Message:
-        current = self._current.get(message.attempt.request_id)
+        current = self.book.current(message.attempt.request_id)
         if current is not None and current.attempt.number <= message.attempt.number:
             self._end(current, Phase.CANCELLED, "cancelled", message.reason, now)
         # A repeated Submit of a cancelled attempt may still arrive.
-        if message.attempt not in self._ended:
-            _remember(self._ended, message.attempt, Phase.CANCELLED)
+        self.book.void(message.attempt)
         return control.Ok()
 
     # ── events of nodes ────────────────────────────────────────────────────────────────────────────
     def _slots_ready(self, message: control.SlotsReady, now: float) -> Message:
-        record = self.records.get(message.attempt)
+        record = self.book.records.get(message.attempt)
         if record is None or not _is_at(record.decode, message.node_id):
             return _over(message.attempt)
         if record.region_key is None:
@@ -289,9 +255,9 @@ class SchedulerCore:
             return control.Refused(
                 f"{message.phase!r} is no phase that a node reports", "malformed"
             )
-        record = self.records.get(attempt)
+        record = self.book.records.get(attempt)
         if record is None:
-            done = self._ended.get(attempt) is Phase.DONE
+            done = self.book.ended(attempt) is Phase.DONE
             return control.Ok() if done else _over(attempt)
         reporter = record.prefill if phase is Phase.PREFILL else record.decode
         if not _is_at(reporter, message.node_id) or record.prefill is None:
@@ -310,7 +276,7 @@ class SchedulerCore:
             record.reach(phase, now)
 
     def _attempt_lost(self, message: control.AttemptLost, now: float) -> Message:
-        record = self.records.get(message.attempt)
+        record = self.book.records.get(message.attempt)
         if record is None:
             return control.Ok()
         past = _is_at(record.prefill, message.node_id) and not record.behind(Phase.HANDOFF)
@@ -323,7 +289,7 @@ class SchedulerCore:
     # ── what became of sent messages ───────────────────────────────────────────────────────────────
     def answered(self, send: Send, answer: Message, now: float) -> None:
         """`send.to` has answered."""
-        record = self.records.get(send.attempt)
+        record = self.book.records.get(send.attempt)
         kind = type(send.message).__name__
         if record is None or not isinstance(
             send.message, control.AssignDecode | control.LoadDecode | control.AssignPrefill
@@ -388,17 +354,14 @@ class SchedulerCore:
         """Waiting attempts end when a role stays away: their gateways try again, and get the refusal."""
         if (reason := self._unavailable(now)) is None:
             return
-        for record in list(self.records.values()):
+        for record in list(self.book.records.values()):
             if record.phase is Phase.QUEUED:
                 self._fail(record, "unavailable", reason, now)
 
     def _pass_deadlines(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id, number = heapq.heappop(self._deadlines)
-            record = self.records.get(Attempt(request_id, number))
-            if record is not None:
-                reason = "the request's deadline has passed"
-                self._end(record, Phase.CANCELLED, "deadline", reason, now, tell_gateway=True)
+        for record in self.book.overdue(now):
+            reason = "the request's deadline has passed"
+            self._end(record, Phase.CANCELLED, "deadline", reason, now, tell_gateway=True)
 
     def _place(self, now: float) -> None:
         if not self._away:
@@ -442,10 +405,7 @@ class SchedulerCore:
         assert phase in TERMINAL
         attempt = record.attempt
         record.reach(phase, now)
-        del self.records[attempt]
-        if self._current.get(attempt.request_id) is record:
-            del self._current[attempt.request_id]
-        _remember(self._ended, attempt, phase)
+        self.book.close(record)
         self.pairing.leave(record)
         for engine in (record.decode, record.prefill):
             node = self._dismiss(engine, attempt)
@@ -461,7 +421,9 @@ class SchedulerCore:
                 )
             )
         self.counters[phase.value] += 1
-        self._actions.append(_ended(record, code, reason, by_node, now, self.rules.block_tokens))
+        self._actions.append(
+            Ended.of(record, code, reason, by_node=by_node, now=now, block=self.rules.block_tokens)
+        )
 
     def _dismiss(self, engine: EngineId | None, attempt: Attempt) -> NodeRecord | None:
         """End an attempt's duty at a node; returns the node if it was still in charge of it."""
@@ -484,7 +446,7 @@ class SchedulerCore:
             pools=(
                 PoolUse("queue_decode", len(self.pairing.decode_queue), limit),
                 PoolUse("queue_prefill", len(self.pairing.prefill_queue), limit),
-                PoolUse("attempts", len(self.records), 0),
+                PoolUse("attempts", len(self.book.records), 0),
             ),
             counters=dict(self.counters),
         )
@@ -496,15 +458,8 @@ class SchedulerCore:
             nodes=tuple(node.view(now) for node in nodes),
             gateways=tuple(sorted(self.members.gateways)),
             queued=len(self.pairing),
-            running=len(self.records) - len(self.pairing),
+            running=len(self.book.records) - len(self.pairing),
         )
-
-
-def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    if len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
 
 
 def _is_at(engine: EngineId | None, node_id: str) -> bool:
@@ -520,26 +475,3 @@ _REPORTED = (Phase.PREFILL, Phase.HANDOFF, Phase.DECODE, Phase.DONE)
 
 def _phase(name: str) -> Phase | None:
     return next((phase for phase in _REPORTED if phase.value == name), None)
-
-
-def _ended(
-    record: AttemptRecord, code: str, reason: str, by_node: bool, now: float, block_tokens: int
-) -> Ended:
-    def name(engine: EngineId | None) -> str:
-        return f"{engine.node_id}/{engine.number}" if engine else ""
-
-    return Ended(
-        attempt=record.attempt,
-        phase=record.phase,
-        code=code,
-        reason=reason,
-        by_node=by_node,
-        decode=name(record.decode),
-        prefill=name(record.prefill),
-        read_path=path_name(record.split.path),
-        prompt_tokens=record.submit.prompt_tokens,
-        hit_tokens_estimate=record.hit_blocks * block_tokens,
-        total_s=now - record.entered_at,
-        phases_s=record.phases_s,
-        waits_s=record.waits_s,
-    )

@@ -17,7 +17,7 @@ from dualpath.policy.api import (
     QueuedRequest,
     ReadPathPolicy,
 )
-from dualpath.scheduler.actions import Send
+from dualpath.scheduler.actions import Send, path_name
 from dualpath.scheduler.members import Members
 from dualpath.scheduler.nodes import Duty, NodeRecord
 from dualpath.scheduler.records import (
@@ -27,7 +27,7 @@ from dualpath.scheduler.records import (
     AttemptRecord,
 )
 from dualpath.wire.control import AssignDecode, AssignPrefill, LoadDecode
-from dualpath.wire.types import Attempt, ReadPath
+from dualpath.wire.types import Attempt
 
 _BATCH = 64
 """Heads that a policy sees at a time, once the first was placed: a long queue whose head waits costs nothing."""
@@ -196,7 +196,7 @@ class Pairing:
                 prompt_tokens=submit.prompt_tokens,
                 generated=submit.generated,
                 sampling=submit.sampling,
-                read_path=path_name(split.path),
+                read_path=path_name(split),
                 hit_blocks=split.hit_blocks,
                 start_block=0,
                 stop_block=split.prefill_blocks,
@@ -217,12 +217,3 @@ class Pairing:
         message: AssignDecode | LoadDecode | AssignPrefill,
     ) -> Send:
         return Send(node.peer, record.attempt, message, self._limits.assign_s)
-
-
-def path_name(path: str) -> ReadPath:
-    """The policy's name of a path as the wire's. Raises ValueError for one that the wire does not know."""
-    paths: tuple[ReadPath, ...] = ("none", "prefill", "decode", "split")
-    for known in paths:
-        if known == path:
-            return known
-    raise ValueError(f"there is no read path {path!r}")

@@ -176,7 +176,7 @@ class SchedulerService:
         for queue, (requests, tokens) in queues.items():
             metrics.queue_requests.labels(queue=queue).set(requests)
             metrics.queue_tokens.labels(queue=queue).set(tokens)
-        phases = [record.phase for record in self.core.records.values()]
+        phases = [record.phase for record in self.core.book.records.values()]
         for phase in Phase:
             metrics.attempts.labels(phase=phase.value).set(phases.count(phase))
         for role in ("prefill", "decode"):

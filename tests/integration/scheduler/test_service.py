@@ -168,7 +168,7 @@ class Cluster:
         return node
 
     def phase(self, attempt: Attempt) -> Phase | None:
-        record = self.scheduler.core.records.get(attempt)
+        record = self.scheduler.core.book.records.get(attempt)
         return record.phase if record else None
 
     async def stop(self) -> None:
@@ -257,6 +257,32 @@ async def test_a_node_that_does_not_answer_is_lost_though_it_fetches(
     await until(lambda: cluster.gateway.over)
     assert cluster.gateway.over[0].code == "node_lost"
     await until(lambda: deaf.registrations > 1)
+
+
+async def test_an_abort_does_not_wait_for_an_assignment_that_hangs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned, aborted = asyncio.Event(), asyncio.Event()
+
+    async def hangs(message: Message) -> Message:
+        if isinstance(message, control.Abort):
+            aborted.set()
+        elif not assigned.is_set():
+            assigned.set()
+            await aborted.wait()
+        return control.Ok()
+
+    node = FakeNode(await cluster.bus(), "decode-9", "decode")
+    monkeypatch.setattr(node, "take", hangs)
+    cluster.nodes.append(node)
+    await node.start()
+    await until(lambda: len(cluster.scheduler.core.members.nodes) == 3)
+    attempts = [await cluster.gateway.submit(f"r{i}") for i in range(2)]
+    await assigned.wait()
+    for attempt in attempts:
+        await cluster.gateway.ask(control.CancelRequest(attempt, "gone"))
+    await until(aborted.is_set)
+    await until(lambda: not cluster.scheduler.own_status().pools[-1].used)
 
 
 async def test_a_deadline_passes(cluster: Cluster) -> None:

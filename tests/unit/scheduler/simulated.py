@@ -235,7 +235,7 @@ class World:
 
     def slots_ready(self, node: SimNode, attempt: Attempt) -> Message:
         node.held[attempt].slots = True
-        if attempt not in self.ready and attempt in self.core.records:
+        if attempt not in self.ready and attempt in self.core.book.records:
             self.ready.append(attempt)
         return self.tell(control.SlotsReady(attempt, node.name, 7))
 
@@ -256,15 +256,15 @@ class World:
         duties: Counter[Attempt] = Counter()
         for node in core.members.nodes.values():
             for attempt, duty in node.duties.items():
-                assert attempt in core.records, "a duty of an attempt that is over"
+                assert attempt in core.book.records, "a duty of an attempt that is over"
                 duties[attempt] += 1
                 assert 0 <= duty.engine < len(node.info.engines)
         queued = {r.attempt for r in core.pairing.decode_queue.head(10_000)}
         paired = {r.attempt for r in core.pairing.prefill_queue.values()}
         assert not queued & paired
-        phases = [record.phase for record in core.records.values()]
+        phases = [record.phase for record in core.book.records.values()]
         assert len(core.pairing) == phases.count(Phase.QUEUED)
-        for attempt, record in core.records.items():
+        for attempt, record in core.book.records.items():
             assert attempt not in self.ended
             expected = (record.decode is not None) + (
                 record.prefill is not None and record.behind(Phase.HANDOFF)
@@ -274,7 +274,9 @@ class World:
             waits_for_pe = record.region_key is not None and record.prefill is None
             assert (attempt in paired) == waits_for_pe
         for attempt in self.submitted:
-            assert (attempt in core.records) != (attempt in self.ended), "lost, or alive and dead"
+            assert (attempt in core.book.records) != (attempt in self.ended), (
+                "lost, or alive and dead"
+            )
 
     def check_promise(self, engine: EngineId) -> None:
         """Nothing is assigned that does not fit beside what the node reports and what is under way to it."""

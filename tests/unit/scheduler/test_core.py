@@ -58,13 +58,13 @@ def test_a_request_goes_de_slots_pe_and_every_phase() -> None:
     world.settle()
     assert sent(world, control.AssignDecode) == ["decode-0"]
     assert sent(world, control.AssignPrefill) == []
-    assert world.core.records[a("r")].phase is Phase.QUEUED
+    assert world.core.book.records[a("r")].phase is Phase.QUEUED
 
     world.now += 2
     world.slots_ready(de, a("r"))
-    assert world.core.records[a("r")].phase is Phase.PAIRED
+    assert world.core.book.records[a("r")].phase is Phase.PAIRED
     world.settle()
-    assert world.core.records[a("r")].phase is Phase.LOADING
+    assert world.core.book.records[a("r")].phase is Phase.LOADING
 
     for node, phase in (
         (pe, Phase.PREFILL), (de, Phase.HANDOFF), (de, Phase.DECODE), (de, Phase.DONE),
@@ -105,9 +105,9 @@ def test_assignments_carry_what_both_nodes_need() -> None:
 def test_the_last_token_is_never_a_hit() -> None:
     world, _, _ = small()
     world.submit("r", 4 * BLOCK, hits=4)
-    assert world.core.records[a("r")].hit_blocks == 3
+    assert world.core.book.records[a("r")].hit_blocks == 3
     world.submit("s", 4 * BLOCK + 1, hits=9)
-    assert world.core.records[a("s")].hit_blocks == 4
+    assert world.core.book.records[a("s")].hit_blocks == 4
 
 
 def test_a_request_of_one_token_ends_after_handoff() -> None:
@@ -125,11 +125,11 @@ def test_repeated_and_late_reports_change_nothing() -> None:
     to_decode(world, a("r"), de, pe)
     assert world.phase(pe, a("r"), Phase.PREFILL) == control.Ok()
     assert world.slots_ready(de, a("r")) == control.Ok()
-    assert world.core.records[a("r")].phase is Phase.DECODE
+    assert world.core.book.records[a("r")].phase is Phase.DECODE
     world.phase(de, a("r"), Phase.DONE)
     assert world.phase(de, a("r"), Phase.DONE) == control.Ok()
     assert world.submit("r") == control.Ok()
-    assert world.core.records == {}
+    assert world.core.book.records == {}
 
 
 def test_a_report_that_overtakes_implies_the_phases_before_it() -> None:
@@ -137,9 +137,9 @@ def test_a_report_that_overtakes_implies_the_phases_before_it() -> None:
     world.submit("r")
     world.settle()
     world.slots_ready(de, a("r"))
-    assert world.core.records[a("r")].phase is Phase.PAIRED
+    assert world.core.book.records[a("r")].phase is Phase.PAIRED
     assert world.phase(de, a("r"), Phase.DECODE) == control.Ok()
-    assert world.core.records[a("r")].phase is Phase.DECODE
+    assert world.core.book.records[a("r")].phase is Phase.DECODE
 
 
 def test_reports_of_nodes_that_were_not_asked_are_refused() -> None:
@@ -147,7 +147,7 @@ def test_reports_of_nodes_that_were_not_asked_are_refused() -> None:
     other = world.start_node("decode-1", "decode")
     world.submit("r")
     world.settle()
-    assigned = world.core.records[a("r")].decode
+    assigned = world.core.book.records[a("r")].decode
     assert assigned is not None
     wrong = other if assigned.node_id == de.name else de
     assert refusal(world.tell(control.SlotsReady(a("r"), wrong.name, 1))).code == "unknown"
@@ -391,7 +391,7 @@ def test_a_submission_that_comes_after_its_cancellation_is_void() -> None:
     world, _, _ = small()
     world.tell(control.CancelRequest(a("r"), "gone"))
     assert world.submit("r") == control.Ok()
-    assert world.core.records == {}
+    assert world.core.book.records == {}
     world.submitted.clear()
 
 
@@ -413,9 +413,9 @@ def test_a_prefill_node_has_no_say_after_the_hand_over() -> None:
     world.submit("r")
     to_decode(world, a("r"), de, pe)
     world.tell(control.AttemptLost(a("r"), pe.name, "transfer", "too late", True))
-    assert world.core.records[a("r")].phase is Phase.DECODE
+    assert world.core.book.records[a("r")].phase is Phase.DECODE
     world.tell(replace(pe.registration(), incarnation="2"))
-    assert world.core.records[a("r")].phase is Phase.DECODE
+    assert world.core.book.records[a("r")].phase is Phase.DECODE
 
 
 def test_a_silent_node_is_lost_with_all_it_held() -> None:
@@ -478,7 +478,7 @@ def test_a_node_that_forgot_an_attempt_is_found_out() -> None:
     to_decode(world, a("r"), de, pe)
     de.free(a("r"))
     world.settle()
-    assert a("r") in world.core.records
+    assert a("r") in world.core.book.records
     world.now += 2.1
     world.settle()
     assert world.ended[a("r")].code == "unheld"
@@ -547,7 +547,7 @@ def test_silence_means_nothing_while_the_bus_is_away() -> None:
     (send,) = (s for s in world.sent if isinstance(s.message, control.AssignDecode))
     world.core.undeliverable(send, "not connected", world.now)
     world.tick()
-    assert a("r") in world.core.records
+    assert a("r") in world.core.book.records
     assert len(world.core.members.nodes) == 2
     world.tick(3.1)
     assert world.core.members.nodes == {}

@@ -155,7 +155,7 @@ class Cluster(RuleBasedStateMachine):
         for node in list(self.world.nodes.values()):
             self.world.tell(node.fetch())
         self.world.tick()
-        assert not self.world.core.records
+        assert not self.world.core.book.records
         self.world.gateway(incarnation="1" if returns else str(self.world.now))
 
     @rule(data=st.data(), refused=st.booleans())
@@ -183,7 +183,7 @@ class Cluster(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.attempts)))
         attempt = Attempt(name, self.attempts[name])
         self.world.tell(control.CancelRequest(attempt, "the client is gone"))
-        assert attempt not in self.world.core.records
+        assert attempt not in self.world.core.book.records
 
     @rule(data=st.data(), silent=st.booleans())
     def a_node_dies_and_another_takes_its_place(self, data: st.DataObject, silent: bool) -> None:
@@ -239,9 +239,9 @@ class Cluster(RuleBasedStateMachine):
                     pe = next((n for n in pes if attempt in n.held), None)
                     if de.held[attempt].load is not None:
                         self._step(attempt, de, pe)
-            if not world.core.records and not any(n.held for n in world.nodes.values()):
+            if not world.core.book.records and not any(n.held for n in world.nodes.values()):
                 break
-        assert not world.core.records
+        assert not world.core.book.records
         assert set(world.submitted) == set(world.ended)
         self.deliver_all()
         assert not any(node.held for node in world.nodes.values())
