@@ -9,6 +9,9 @@ from dualpath.settings import Settings
 
 DType = Literal["bfloat16", "float32"]
 
+NAMED = ("smollm2", "tiny", "synthetic")
+"""Models that `prepare_model` makes; any other name is a directory."""
+
 TINY_VERSION = 1
 """Raised whenever the files that are made for `tiny` or `synthetic` change."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import write_tokenizer
 from dualpath.model.checkpoint import weight_files
-from dualpath.model.locate import model_directory, resolve_dtype
+from dualpath.model.locate import NAMED, model_directory, resolve_dtype
 from dualpath.model.tiny import write_tiny
 from dualpath.settings import Settings, load_settings
 
@@ -38,7 +38,7 @@ def prepare_model(settings: Settings, progress: Progress) -> Path:
     lines for the user. Raises ModelError with what to install or correct.
     """
     target = model_directory(settings)
-    if settings.model not in ("smollm2", "tiny", "synthetic"):
+    if settings.model not in NAMED:
         if not target.is_dir():
             raise ModelError(
                 f"no model directory at {target}; give smollm2, tiny, synthetic, "

@@ -13,7 +13,7 @@ from dualpath.model.bytelevel import END_ID
 from dualpath.model.checkpoint import config_fields, read_json, weight_files
 from dualpath.model.families import Family, family_of
 from dualpath.model.fingerprint import FileHashes, fingerprint
-from dualpath.model.locate import DType, model_directory, resolve_dtype
+from dualpath.model.locate import NAMED, DType, model_directory, resolve_dtype
 from dualpath.settings import Settings
 
 ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
@@ -58,7 +58,7 @@ def load_spec(settings: Settings) -> ModelSpec:
     hashes = FileHashes(settings.home / "models" / "hashes.json")
     weights = {path.name: hashes.of(path) for path in weight_files(directory)}
     return ModelSpec(
-        name=settings.served_name or _name(settings.model),
+        name=settings.served_name or _name(settings, directory),
         kind="torch",
         directory=directory,
         dtype=dtype,
@@ -138,12 +138,12 @@ def _eos_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     )
 
 
-def _name(model: str) -> str:
-    return Path(model).name if "/" in model else model
+def _name(settings: Settings, directory: Path) -> str:
+    return settings.model if settings.model in NAMED else directory.resolve().name
 
 
 def _missing(model: str, directory: Path) -> str:
-    if model in ("smollm2", "tiny"):
+    if model in NAMED:
         return (
             f"model {model} has not been prepared yet: {directory} does not exist; "
             "run `dualpath up`, or `python -m dualpath.model.prepare`"
