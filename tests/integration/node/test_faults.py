@@ -77,15 +77,22 @@ async def test_out_of_hbm_the_youngest_gives_way_and_the_oldest_finishes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     block = 64 * 8 * 256
-    async with rig(nats_server, tmp_path, max_context=1024, decode_hbm=16 * block) as it:
-        runs = await asyncio.gather(*(it.generate(prompt(500, i), 400) for i in range(2)))
+    # Slow enough that the second is resident before the first grows for the first time.
+    async with rig(
+        nats_server,
+        tmp_path,
+        max_context=1024,
+        decode_hbm=16 * block,
+        synthetic={"decode_step_s": 0.005},
+    ) as it:
+        runs = await asyncio.gather(*(it.generate(prompt(450, i), 200) for i in range(2)))
         assert sorted(run.lost is None for run in runs) == [False, True]
         for run in runs:
             if run.lost is None:
-                assert run.tokens == right(it, run, 400)
+                assert run.tokens == right(it, run, 200)
             else:
                 assert run.lost.code == "preempted"
-                assert run.tokens == right(it, run, 400)[: len(run.tokens)]
+                assert run.tokens == right(it, run, 200)[: len(run.tokens)]
         await it.idle()
 
 
