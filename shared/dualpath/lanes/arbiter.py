@@ -69,7 +69,6 @@ class Arbiter(Generic[T]):
         for queue in self._queues[lane]:
             while queue and not queue[0].queued:
                 queue.popleft()
-        self._forfeit_if_idle(lane)
         return True
 
     def pop(self) -> Ticket[T] | None:
@@ -82,7 +81,6 @@ class Arbiter(Generic[T]):
         ticket = self._take(lane)
         self._credit[lane] -= ticket.nbytes * self._byte_cost
         self._waiting[lane] -= 1
-        self._forfeit_if_idle(lane)
         return ticket
 
     def _skip_idle_rounds(self, active: list[int]) -> None:
@@ -115,7 +113,3 @@ class Arbiter(Generic[T]):
                     ticket.queued = False
                     return ticket
         raise AssertionError("a lane that counts waiting chunks holds one")
-
-    def _forfeit_if_idle(self, lane: int) -> None:
-        if not self._waiting[lane]:
-            self._credit[lane] = min(self._credit[lane], 0)

@@ -25,7 +25,7 @@ class _Port:
         self.bytes_moved = dict.fromkeys(Lane, 0)
         self._arbiter = arbiter
         self._pacer = pacer
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     def ask(self, lane: Lane, queue: int, nbytes: int, priority: Priority) -> Waiter | None:
         """Queue a chunk; None where it was granted at once."""
@@ -61,22 +61,24 @@ class _Port:
             self._pacer.spend(asyncio.get_running_loop().time(), -ticket.nbytes)
 
     def _grant(self) -> None:
+        """Grant one chunk, and come back after its owner had the chance to ask for the next one: else a
+        burst would pass the lanes that ask chunk by chunk."""
         self._timer = None
         pacer = self._pacer
-        if pacer is None:
+        if pacer is None or not self._arbiter:
             return
         loop = asyncio.get_running_loop()
-        while self._arbiter:
-            now = loop.time()
-            delay = pacer.delay_s(now)
-            if delay > 0:
-                self._timer = loop.call_later(delay, self._grant)
-                return
-            ticket = self._arbiter.pop()
-            if ticket is not None:
-                pacer.spend(now, ticket.nbytes)
-                if not ticket.item.done():
-                    ticket.item.set_result(None)
+        now = loop.time()
+        delay = pacer.delay_s(now)
+        if delay > 0:
+            self._timer = loop.call_later(delay, self._grant)
+            return
+        ticket = self._arbiter.pop()
+        if ticket is not None:
+            pacer.spend(now, ticket.nbytes)
+            if not ticket.item.done():
+                ticket.item.set_result(None)
+        self._timer = loop.call_soon(self._grant)
 
 
 class _Sending(AbstractAsyncContextManager[None]):

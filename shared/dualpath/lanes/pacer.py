@@ -28,7 +28,8 @@ class Pacer:
     def delay_s(self, now_s: float) -> float:
         """Seconds until a chunk may go; 0 when it may go now."""
         self._advance(now_s)
-        return max(-self._saved / self.bytes_per_s, 0.0)
+        # Clocks are no finer: waiting for less than half a byte might never end.
+        return 0.0 if self._saved > -0.5 else -self._saved / self.bytes_per_s
 
     def spend(self, now_s: float, nbytes: int) -> None:
         """A chunk of `nbytes` goes; a negative number gives back what was not sent."""

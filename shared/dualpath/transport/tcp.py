@@ -244,6 +244,11 @@ class TcpEndpoint(Endpoint):
     async def _dial_once(self, peer: Address, lane: Lane) -> Link:
         sock = await sockets.connect(peer.host, peer.port, lane)
         try:
+            present = self._routes.find(peer, lane)
+            if present is not None:
+                # Meanwhile the peer has dialed. Naming that link as known would tell it that it is given up.
+                sock.close()
+                return present
             reader = FrameReader()
             known = self._routes.last_id(peer, lane)
             mine = handshake.hello(self.address, self._fingerprint, lane, peer, known)

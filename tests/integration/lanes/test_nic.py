@@ -1,0 +1,149 @@
+"""A NIC under a real event loop. Bounds are on what it granted, not on how long a busy machine took."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.wait import until
+
+from dualpath.lanes import Lane, PacedNic, Priority
+
+CHUNK = 10_000
+
+
+async def send(nic: PacedNic, lane: Lane, log: list[str], name: str) -> None:
+    async with nic.send(lane, CHUNK):
+        log.append(name)
+
+
+async def send_all_the_time(nic: PacedNic, lane: Lane) -> None:
+    while True:
+        async with nic.send(lane, nic.quantum_bytes):
+            pass
+
+
+async def test_an_unlimited_nic_grants_at_once_and_counts() -> None:
+    nic = PacedNic("nic")
+    for _ in range(3):
+        async with nic.send(Lane.HIGH, 100):
+            assert nic.in_flight_bytes == {Lane.HIGH: 100, Lane.LOW: 0}
+    assert nic.in_flight_bytes == {Lane.HIGH: 0, Lane.LOW: 0}
+    await nic.receive(Lane.LOW, 50)
+    await nic.local_copy(Lane.LOW, 10_000_000)
+    assert nic.moved() == {
+        (Lane.HIGH, "tx"): 300,
+        (Lane.LOW, "tx"): 10_000_000,
+        (Lane.HIGH, "rx"): 0,
+        (Lane.LOW, "rx"): 10_000_050,
+    }
+
+
+async def test_no_more_than_the_bandwidth_is_granted() -> None:
+    loop = asyncio.get_running_loop()
+    nic = PacedNic("nic", 10e6)
+    began = loop.time()
+    for _ in range(60):
+        async with nic.send(Lane.LOW, nic.quantum_bytes):
+            pass
+        most = 2 * nic.quantum_bytes + (loop.time() - began) * 10e6
+        assert nic.moved()[Lane.LOW, "tx"] <= most + 1
+
+
+async def test_directions_do_not_share_bandwidth() -> None:
+    nic = PacedNic("nic", 100.0)
+    for _ in range(2):
+        async with nic.send(Lane.LOW, nic.quantum_bytes):
+            pass
+    # 40 s from now.
+    waiting = asyncio.ensure_future(nic.local_copy(Lane.HIGH, nic.quantum_bytes))
+    await nic.receive(Lane.LOW, nic.quantum_bytes)
+    assert not waiting.done()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_the_high_lane_gets_its_share_and_the_low_one_does_not_starve() -> None:
+    nic = PacedNic("nic", 200e6, quantum_bytes=CHUNK, high_share=0.9)
+    async with asyncio.TaskGroup() as group:
+        senders = [
+            group.create_task(send_all_the_time(nic, lane)) for lane in [*Lane] for _ in range(20)
+        ]
+        await until(lambda: nic.moved()[Lane.HIGH, "tx"] > 500 * CHUNK)
+        for sender in senders:
+            sender.cancel()
+    moved = nic.moved()
+    share = moved[Lane.LOW, "tx"] / (moved[Lane.LOW, "tx"] + moved[Lane.HIGH, "tx"])
+    assert share == pytest.approx(0.1, rel=0.2)
+
+
+async def test_without_lanes_all_are_served_in_order() -> None:
+    nic = PacedNic("nic", 10e6, quantum_bytes=CHUNK, lanes=False)
+    log: list[str] = []
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(send(nic, Lane(number % 2), log, str(number)))
+    assert log == [str(number) for number in range(20)]
+    assert nic.moved()[Lane.HIGH, "tx"] == nic.moved()[Lane.LOW, "tx"] == 10 * CHUNK
+
+
+async def test_a_cancelled_wait_leaves_the_queue_and_costs_nothing() -> None:
+    nic = PacedNic("nic", 5e6, quantum_bytes=CHUNK)
+    log: list[str] = []
+    waiting = [asyncio.ensure_future(send(nic, Lane.LOW, log, str(n))) for n in range(30)]
+    await asyncio.sleep(0)
+    for task in waiting[::2]:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    granted = [n for n in range(30) if str(n) in log]
+    assert [n for n in granted if n % 2] == list(range(1, 30, 2))
+    assert nic.moved()[Lane.LOW, "tx"] == len(log) * CHUNK
+    assert nic.in_flight_bytes[Lane.LOW] == 0
+
+
+async def test_messages_go_before_bulk() -> None:
+    nic = PacedNic("nic", 5e6, quantum_bytes=CHUNK)
+    log: list[str] = []
+
+    async def message() -> None:
+        async with nic.send(Lane.LOW, 100, Priority.MESSAGE):
+            log.append("message")
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(send(nic, Lane.LOW, log, str(number)))
+        await until(lambda: len(log) >= 1)
+        before = len(log)
+        group.create_task(message())
+    assert log.index("message") <= before + 1
+
+
+async def test_local_copies_are_charged_to_both_directions() -> None:
+    nic = PacedNic("nic", 100e6)
+    await asyncio.gather(nic.local_copy(Lane.LOW, 1_000_000), nic.local_copy(Lane.HIGH, 500_000))
+    copying = asyncio.ensure_future(nic.local_copy(Lane.LOW, 10**9))
+    await until(lambda: nic.moved()[Lane.LOW, "tx"] > 1_500_000)
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    moved = nic.moved()
+    assert moved[Lane.HIGH, "tx"] == moved[Lane.HIGH, "rx"] == 500_000
+    assert abs(moved[Lane.LOW, "tx"] - moved[Lane.LOW, "rx"]) <= nic.quantum_bytes
+    await nic.local_copy(Lane.LOW, 1000)
+
+
+async def test_chunks_beyond_the_quantum_are_refused() -> None:
+    nic = PacedNic("nic", quantum_bytes=1000)
+    with pytest.raises(ValueError, match="at most 1000"):
+        nic.send(Lane.LOW, 1001)
+    with pytest.raises(ValueError, match="at most 1000"):
+        await nic.receive(Lane.LOW, 1001)
+    with pytest.raises(ValueError, match="high_share"):
+        PacedNic("nic", high_share=1.0)
+
+
+async def test_a_slow_nic_has_a_smaller_quantum() -> None:
+    assert PacedNic("nic").quantum_bytes == 256 * 1024
+    assert PacedNic("nic", 1e6).quantum_bytes == 5000
+    assert PacedNic("nic", 400e9 / 8).quantum_bytes == 256 * 1024
