@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
@@ -17,6 +19,9 @@ def load_backend(spec: ModelSpec, settings: Settings, engine: int = 0) -> Backen
         from dualpath.model.synthetic import SyntheticBackend
 
         return SyntheticBackend(spec, settings)
+    # Read when torch is loaded. Threads that spin while they wait take the cores that the node's event loop and
+    # other nodes' engines need: two nodes on two cores then decode fifty times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from dualpath.model.torch_backend import TorchBackend
 
     return TorchBackend(spec, settings, engine)
