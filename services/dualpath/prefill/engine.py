@@ -174,4 +174,5 @@ class PrefillEngine:
             overlapped=trace.overlapped_layers(),
             compute_s=round(trace.busy_s("compute", "computed"), 6),
             seconds=round(trace.seconds(), 6),
+            marks=[(event, layer, round(at, 6)) for event, layer, at in trace.marks],
         )
