@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from types import TracebackType
 
 from dualpath.lanes.api import Lane, Nic, Priority
@@ -19,7 +20,7 @@ Waiter = Ticket[asyncio.Future[None]]
 
 
 class _Port:
-    """One direction of a NIC."""
+    """One direction of a NIC. Its clock is not the loop's, which may be as coarse as a millisecond."""
 
     def __init__(self, arbiter: Arbiter[asyncio.Future[None]], pacer: Pacer | None) -> None:
         self.bytes_moved = dict.fromkeys(Lane, 0)
@@ -34,7 +35,7 @@ class _Port:
             return None
         loop = asyncio.get_running_loop()
         if not self._arbiter:
-            now = loop.time()
+            now = monotonic()
             if self._pacer.delay_s(now) <= 0:
                 # Through the arbiter all the same: it keeps the account of the lanes.
                 self._arbiter.push(loop.create_future(), queue, nbytes, priority)
@@ -58,7 +59,7 @@ class _Port:
     def give_up(self, ticket: Waiter) -> None:
         """Take a chunk out of the queue, or give back what it was granted already."""
         if not self._arbiter.cancel(ticket) and self._pacer is not None:
-            self._pacer.spend(asyncio.get_running_loop().time(), -ticket.nbytes)
+            self._pacer.spend(monotonic(), -ticket.nbytes)
 
     def _grant(self) -> None:
         """Grant one chunk, and come back after its owner had the chance to ask for the next one: else a
@@ -68,7 +69,7 @@ class _Port:
         if pacer is None or not self._arbiter:
             return
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = monotonic()
         delay = pacer.delay_s(now)
         if delay > 0:
             self._timer = loop.call_later(delay, self._grant)
