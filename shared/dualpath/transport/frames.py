@@ -138,10 +138,11 @@ class FrameReader:
 
     def into(self, pieces: Sequence[memoryview]) -> None:
         """Put the payload into `pieces` (of format "B", writable, together of its length), in order."""
-        total = sum(len(piece) for piece in pieces)
+        total = sum(map(len, pieces))
         if total != self._left:
             raise ValueError(f"{self._left} payload bytes do not fit pieces of {total} bytes")
-        self._pieces = list(pieces)
+        # Without empty ones, so that there is always room in the first ones.
+        self._pieces = [piece for piece in pieces if piece]
         self._piece = 0
 
     def discard(self) -> None:
