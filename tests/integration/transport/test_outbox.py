@@ -1,0 +1,126 @@
+"""The outbox over a socket pair whose reader is slow, stops or goes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.wait import until
+
+from dualpath.lanes import Priority
+from dualpath.transport.outbox import MAX_CONTROL_BYTES, Outbox
+
+Pair = tuple[Outbox, socket.socket, list[str]]
+BIG = 2_000_000
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    """An outbox, the reading end of its socket, and the errors that it reported."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    errors: list[str] = []
+
+    def fail(reason: str) -> None:
+        errors.append(reason)
+        outbox.close()
+
+    outbox = Outbox(ours, fail)
+    yield outbox, theirs, errors
+    outbox.close()
+    ours.close()
+    theirs.close()
+
+
+async def read(sock: socket.socket, nbytes: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    while len(data) < nbytes:
+        data += await loop.sock_recv(sock, nbytes - len(data))
+    return bytes(data)
+
+
+def put(outbox: Outbox, data: bytes, priority: Priority = Priority.BULK) -> asyncio.Task[bool]:
+    return asyncio.ensure_future(outbox.sent(outbox.put([memoryview(data)], priority)))
+
+
+async def test_frames_leave_whole_control_first_then_messages_then_bulk(pair: Pair) -> None:
+    outbox, theirs, _ = pair
+    bulk = [random.Random(n).randbytes(BIG) for n in range(2)]
+    sending = [put(outbox, bulk[0]), put(outbox, bulk[1])]
+    sending.append(put(outbox, b"message", Priority.MESSAGE))
+    outbox.control(b"control")
+    data = await read(theirs, 2 * BIG + 14)
+    assert data == bulk[0] + b"control" + b"message" + bulk[1]
+    assert await asyncio.gather(*sending) == [True] * 3
+    await until(lambda: outbox.idle)
+
+
+async def test_a_frame_of_very_many_pieces_leaves(pair: Pair) -> None:
+    outbox, theirs, _ = pair
+    data = random.Random(3).randbytes(50_000)
+    pieces = [memoryview(data)[start : start + 7] for start in range(0, len(data), 7)]
+    sending = asyncio.ensure_future(outbox.sent(outbox.put(pieces, Priority.BULK)))
+    assert await read(theirs, len(data)) == data
+    assert await sending
+
+
+async def test_a_queued_frame_that_is_cancelled_does_not_leave(pair: Pair) -> None:
+    outbox, theirs, _ = pair
+    first, second = put(outbox, b"1" * BIG), put(outbox, b"2" * BIG)
+    third = put(outbox, b"3" * 10)
+    await asyncio.sleep(0)
+    second.cancel()
+    assert await read(theirs, BIG + 10) == b"1" * BIG + b"3" * 10
+    assert await first
+    assert await third
+    with pytest.raises(asyncio.CancelledError):
+        await second
+
+
+async def test_a_started_frame_that_is_cancelled_leaves_as_it_was(pair: Pair) -> None:
+    outbox, theirs, _ = pair
+    source = bytearray(b"1" * BIG)
+    parcel = outbox.put([memoryview(source)], Priority.BULK)
+    first, second = asyncio.ensure_future(outbox.sent(parcel)), put(outbox, b"2")
+    await asyncio.sleep(0)
+    assert parcel.started
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    source[:] = b"x" * BIG
+    source.clear()
+    assert await read(theirs, BIG + 1) == b"1" * BIG + b"2"
+    assert await second
+
+
+async def test_closing_ends_every_wait(pair: Pair) -> None:
+    outbox, _, errors = pair
+    sending = [put(outbox, bytes(BIG)) for _ in range(3)]
+    await asyncio.sleep(0)
+    outbox.close()
+    assert await asyncio.gather(*sending) == [False] * 3
+    assert await put(outbox, b"late") is False
+    outbox.control(b"late")
+    assert not errors
+
+
+async def test_a_reader_that_is_gone_is_reported_once(pair: Pair) -> None:
+    outbox, theirs, errors = pair
+    sending = put(outbox, bytes(BIG))
+    await asyncio.sleep(0)
+    theirs.close()
+    assert await sending is False
+    assert len(errors) == 1
+
+
+async def test_acknowledgements_that_nobody_reads_are_an_error(pair: Pair) -> None:
+    outbox, _, errors = pair
+    frame = bytes(1000)
+    for _ in range(2 * MAX_CONTROL_BYTES // len(frame)):
+        outbox.control(frame)
+    assert errors == ["it does not read the acknowledgements of what it sends"]
