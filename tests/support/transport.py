@@ -117,7 +117,9 @@ class RawPeer:
         """Connect and prove the secret; `changes` are fields of the Hello. Raises handshake.Refusal."""
         peer = cls(await sockets.connect(address.host, address.port, Lane.LOW))
         me = Address(endpoint_id, "1", "127.0.0.1", 9)
-        mine = msgspec.structs.replace(handshake.hello(me, "", Lane.LOW, address), **changes)
+        mine = msgspec.structs.replace(
+            handshake.hello(me, Lane.LOW, address, deadline_s=60.0), **changes
+        )
         mine_bytes = encode(mine)
         try:
             await sockets.send_frame(peer.sock, Kind.HELLO, mine_bytes)

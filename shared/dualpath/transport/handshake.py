@@ -24,6 +24,7 @@ from dualpath.wire.types import Address
 
 Role = Literal["dialer", "listener"]
 NONCE_BYTES = 16
+MIN_DEADLINE_S = 0.05
 
 CROSSING = "crossing"
 """Refused because a link between the two exists or is being made that the dialer did not know of."""
@@ -43,10 +44,12 @@ class Hello(Message, frozen=True):
     sender: Address
     fingerprint: str
     lane: int
-    target_id: str = ""
-    target_incarnation: str = ""
+    deadline_s: float
+    """Silence after which the speaker cuts the link: the other side must be heard well within it."""
+    target_id: str
+    target_incarnation: str
     """Empty: whichever life of it listens there."""
-    known_link: str = ""
+    known_link: str
     """The link between the two, on this lane, that the dialer has or had last."""
 
 
@@ -79,9 +82,11 @@ _decode_answer = Decoder(Welcome, Refuse)
 
 def hello(
     sender: Address,
-    fingerprint: str,
     lane: Lane,
-    target: Address | None = None,
+    target: Address,
+    *,
+    deadline_s: float,
+    fingerprint: str = "",
     known_link: str = "",
 ) -> Hello:
     return Hello(
@@ -90,8 +95,9 @@ def hello(
         sender=sender,
         fingerprint=fingerprint,
         lane=int(lane),
-        target_id="" if target is None else target.endpoint_id,
-        target_incarnation="" if target is None else target.incarnation,
+        deadline_s=deadline_s,
+        target_id=target.endpoint_id,
+        target_incarnation=target.incarnation,
         known_link=known_link,
     )
 
@@ -111,6 +117,8 @@ def read_hello(data: bytes) -> Hello:
         raise Refusal("malformed", f"the peer's HELLO cannot be read: {error}") from error
     if len(decoded.nonce) != NONCE_BYTES or decoded.lane not in tuple(Lane):
         raise Refusal("malformed", "the peer's HELLO names no lane, or its nonce has a wrong size")
+    if not decoded.deadline_s >= MIN_DEADLINE_S:
+        raise Refusal("malformed", f"the peer's deadline is shorter than {MIN_DEADLINE_S} s")
     if not decoded.sender.endpoint_id or not decoded.sender.incarnation:
         raise Refusal("malformed", "the peer's HELLO does not say who it is")
     return decoded

@@ -21,7 +21,7 @@ from dualpath.wire.types import Address
 log = get_logger(__name__)
 
 HEARTBEATS = 4
-"""So many times per deadline a link says that it is alive."""
+"""So many times within the shorter of both sides' deadlines a link says that it is alive."""
 _FRESH_S = 0.05
 """A link that was used less than this ago needs no second look."""
 
@@ -52,6 +52,7 @@ class Link:
         regions: Regions,
         on_message: MessageHandler,
         deadline_s: float,
+        peer_deadline_s: float,
     ) -> None:
         self.link_id = link_id
         self.peer = peer
@@ -61,6 +62,7 @@ class Link:
         """Why the link ended, once it has."""
         self._sock = sock
         self._deadline_s = deadline_s
+        self._heartbeat_s = min(deadline_s, peer_deadline_s) / HEARTBEATS
         self._loop = asyncio.get_running_loop()
         self._dead = asyncio.Event()
         self._outbox = Outbox(sock, self.fail)
@@ -131,7 +133,7 @@ class Link:
                 self._receiver.peek()
             except PeerGone as error:
                 self.fail(str(error))
-        while self.lost is None and self._receiver.silent_s > 2 * self._deadline_s / HEARTBEATS:
+        while self.lost is None and self._receiver.silent_s > 2 * self._heartbeat_s:
             heard: asyncio.Future[None] = self._loop.create_future()
             self._listeners.append(heard)
             await heard
@@ -178,7 +180,7 @@ class Link:
             self.fail(f"it was cut because of {error}", graceful=True)
 
     async def _watch(self) -> None:
-        interval = self._deadline_s / HEARTBEATS
+        interval = self._heartbeat_s
         alive = Header(Kind.ALIVE).pack()
         while True:
             before = self._loop.time()

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,19 @@ log = get_logger(__name__)
 MAX_UNPROVEN = 64
 """Accepted connections that have not proved the secret; beyond, the oldest is closed."""
 _MAX_IMM = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class _Dial:
+    """An attempt to make a link, which all who want the link share."""
+
+    peer: Address
+    task: asyncio.Task[Link]
+    began_at: float
+
+
+def _succeeded(task: asyncio.Task[Link]) -> bool:
+    return not task.cancelled() and task.exception() is None
 
 
 class TcpEndpoint(Endpoint):
@@ -71,7 +85,7 @@ class TcpEndpoint(Endpoint):
         self._deadline_s = transfer_deadline_s
         self._regions = Regions()
         self._routes = Routes()
-        self._dials: dict[tuple[str, Lane], tuple[Address, asyncio.Task[Link]]] = {}
+        self._dials: dict[tuple[str, Lane], _Dial] = {}
         self._unproven: dict[asyncio.Task[None], None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: socket.socket | None = None
@@ -202,36 +216,37 @@ class TcpEndpoint(Endpoint):
         if peer.endpoint_id == self.endpoint_id:
             raise PeerRefused(f"endpoint {self.endpoint_id} cannot dial itself")
         place = (peer.endpoint_id, lane)
-        while (other := self._dials.get(place)) is not None and other[0] != peer:
-            await asyncio.wait([other[1]])
-        if other is None:
-            task: asyncio.Task[Link] = self._spawn(self._dial(peer, lane))
-            self._dials[place] = (peer, task)
-            task.add_done_callback(lambda _: self._dials.pop(place, None))
+        loop = asyncio.get_running_loop()
+        came_at = loop.time()
+        while (dial := self._dials.get(place)) is not None:
+            await asyncio.wait([dial.task])
+            # What fails after most of its time had gone by before does not speak for a fresh attempt.
+            recent = came_at - dial.began_at < self._deadline_s / 2
+            if dial.peer == peer and (recent or _succeeded(dial.task)):
+                break
         else:
-            task = other[1]
-        await asyncio.wait([task])
-        if task.cancelled():
+            dial = _Dial(peer, self._spawn(self._dial(peer, lane)), came_at)
+            self._dials[place] = dial
+            dial.task.add_done_callback(lambda _: self._dials.pop(place, None))
+            await asyncio.wait([dial.task])
+        if dial.task.cancelled():
             raise LinkError(f"endpoint {self.endpoint_id} was closed")
-        return task.result()
+        return dial.task.result()
 
     async def _dial(self, peer: Address, lane: Lane) -> Link:
         where = f"{peer.endpoint_id} at {peer.host}:{peer.port}"
         try:
             async with asyncio.timeout(self._deadline_s):
-                while True:
+                while (link := self._routes.find(peer, lane)) is None:
                     try:
                         return await self._dial_once(peer, lane)
                     except Refusal as refusal:
                         if refusal.code != handshake.CROSSING:
                             raise
                     # The peer made or makes a link to this side at the same time.
-                    link = self._routes.find(peer, lane)
-                    if link is None:
+                    if self._routes.find(peer, lane) is None:
                         await self._routes.arrival(self._deadline_s / 20)
-                        link = self._routes.find(peer, lane)
-                    if link is not None:
-                        return link
+                return link
         except (Refusal, MalformedFrame) as error:
             raise PeerRefused(f"{where}: {error}") from error
         except TimeoutError as error:
@@ -251,7 +266,7 @@ class TcpEndpoint(Endpoint):
                 return present
             reader = FrameReader()
             known = self._routes.last_id(peer, lane)
-            mine = handshake.hello(self.address, self._fingerprint, lane, peer, known)
+            mine = self._hello(lane, peer, known)
             mine_bytes = encode(mine)
             await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
             kind, theirs_bytes = await sockets.receive_frame(sock, reader)
@@ -264,10 +279,20 @@ class TcpEndpoint(Endpoint):
             expected = handshake.proof(self._secret, "listener", mine_bytes, theirs_bytes)
             handshake.check_welcome(answer, expected)
             handshake.check_listener(mine, theirs)
-            return self._adopt(sock, reader, theirs.sender, mine, dialed_here=True)
+            return self._adopt(sock, reader, theirs, link_id=mine.nonce.hex(), dialed_here=True)
         except BaseException:
             sock.close()
             raise
+
+    def _hello(self, lane: Lane, target: Address, known_link: str = "") -> Hello:
+        return handshake.hello(
+            self.address,
+            lane,
+            target,
+            fingerprint=self._fingerprint,
+            deadline_s=self._deadline_s,
+            known_link=known_link,
+        )
 
     # ── listening ──────────────────────────────────────────────────────────────────────────────────
     async def _accept(self, listener: socket.socket) -> None:
@@ -281,13 +306,15 @@ class TcpEndpoint(Endpoint):
                 await asyncio.sleep(0.1)
                 continue
             if len(self._unproven) >= MAX_UNPROVEN:
-                next(iter(self._unproven)).cancel()
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                oldest.cancel()
             task = self._spawn(self._welcome(sock, f"{where[0]}:{where[1]}"))
             self._unproven[task] = None
             task.add_done_callback(partial(self._proven, sock))
 
     def _proven(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        del self._unproven[task]
+        self._unproven.pop(task, None)
         if task.cancelled():
             # Perhaps before its first step, in which case nobody else has closed it.
             sock.close()
@@ -315,7 +342,7 @@ class TcpEndpoint(Endpoint):
         theirs = handshake.read_hello(theirs_bytes)
         lane = Lane(theirs.lane)
         sockets.mark(sock, lane)
-        mine = handshake.hello(self.address, self._fingerprint, lane, theirs.sender)
+        mine = self._hello(lane, theirs.sender)
         mine_bytes = encode(mine)
         await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
         _, proof = await sockets.receive_frame(sock, reader)
@@ -326,7 +353,7 @@ class TcpEndpoint(Endpoint):
         self._admit(theirs)
         mac = handshake.proof(self._secret, "listener", theirs_bytes, mine_bytes)
         welcome = encode(handshake.Welcome(mac))
-        link = self._adopt(sock, reader, theirs.sender, theirs, dialed_here=False)
+        link = self._adopt(sock, reader, theirs, link_id=theirs.nonce.hex(), dialed_here=False)
         link.control(Header(Kind.WELCOME, length=len(welcome)).pack() + welcome)
 
     def _admit(self, theirs: Hello) -> None:
@@ -359,9 +386,9 @@ class TcpEndpoint(Endpoint):
         self,
         sock: socket.socket,
         reader: FrameReader,
-        peer: Address,
-        dialer: Hello,
+        peer: Hello,
         *,
+        link_id: str,
         dialed_here: bool,
     ) -> Link:
         """Make a link of a connection whose handshake is done, and serve it."""
@@ -371,14 +398,15 @@ class TcpEndpoint(Endpoint):
         link = Link(
             sock,
             reader,
-            link_id=dialer.nonce.hex(),
-            peer=peer,
-            lane=Lane(dialer.lane),
+            link_id=link_id,
+            peer=peer.sender,
+            lane=Lane(peer.lane),
             dialed_here=dialed_here,
             nic=self.nic,
             regions=self._regions,
             on_message=self._on_message,
             deadline_s=self._deadline_s,
+            peer_deadline_s=peer.deadline_s,
         )
         self._routes.add(link)
         self._spawn(self._serve(link))

@@ -144,6 +144,54 @@ async def test_a_connection_that_was_dropped_while_idle_costs_no_operation(make:
         await left.send(relay.address, b"m")
 
 
+async def test_an_idle_link_stays_whatever_the_two_deadlines_are(make: Make) -> None:
+    short = await make("short", transfer_deadline_s=0.4)
+    long = await make("long", transfer_deadline_s=60.0)
+    await short.send(long.address, b"m")
+    (link,) = short._routes.links
+    heard = 0
+
+    def count() -> None:
+        nonlocal heard
+        heard += 1
+
+    # Heartbeats of the side with the long deadline, over more than two of the short ones.
+    link._receiver._on_heard = count
+    await until(lambda: heard >= 10)
+    assert short._routes.links == {link}
+    assert link.lost is None
+
+
+async def test_losing_a_link_leaves_the_task_that_wrote_as_it_was(make: Make) -> None:
+    left, right = await make("left"), await make("right")
+    await left.send(right.address, b"m")
+    (link,) = right._routes.links
+    region = Bytes(NBYTES)
+    key = right.register(region)
+    writing = asyncio.ensure_future(left.write(right.address, key, 0, [bytes(NBYTES)]))
+    await until(lambda: any(region.memory[:1]) or link._receiver._reader.current is not None)
+
+    async def lose() -> tuple[str, int]:
+        with pytest.raises(LinkError):
+            await writing
+        return "went on", 0
+
+    async def write_in_this_task() -> int:
+        with pytest.raises(LinkError):
+            await left.write(right.address, key, 0, [bytes(NBYTES)])
+        # A cancellation that was left over would strike here.
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    second = asyncio.ensure_future(write_in_this_task())
+    await asyncio.sleep(0)
+    link.fail("lost on purpose")
+    assert await lose() == ("went on", 0)
+    assert await second == 0
+
+
 async def test_a_slow_receiver_is_not_taken_for_a_stopped_one(make: Make) -> None:
     left = await make("left", transfer_deadline_s=0.3)
     right = await make("right", nic=PacedNic("right", 1_000_000), transfer_deadline_s=0.3)

@@ -17,12 +17,16 @@ SECRET = b"secret"
 
 
 def test_a_hello_survives_the_wire() -> None:
-    hello = handshake.hello(DIALER, "model", Lane.HIGH, LISTENER, "link")
+    hello = handshake.hello(
+        DIALER, Lane.HIGH, LISTENER, deadline_s=5.0, fingerprint="model", known_link="link"
+    )
     assert handshake.read_hello(encode(hello)) == hello
 
 
 def test_two_hellos_never_have_the_same_nonce() -> None:
-    nonces = {handshake.hello(DIALER, "", Lane.LOW).nonce for _ in range(1000)}
+    nonces = {
+        handshake.hello(DIALER, Lane.LOW, LISTENER, deadline_s=5.0).nonce for _ in range(1000)
+    }
     assert len(nonces) == 1000
 
 
@@ -54,12 +58,16 @@ def test_a_refusal_reaches_the_dialer_with_code_and_reason() -> None:
     [
         {"nonce": b"short"},
         {"lane": 7},
+        {"deadline_s": 0.0},
+        {"deadline_s": float("nan")},
         {"sender": Address("", "x", "h", 1)},
         {"sender": Address("x", "", "h", 1)},
     ],
 )
 def test_hellos_that_make_no_sense_are_refused(changes: dict[str, object]) -> None:
-    hello = msgspec.structs.replace(handshake.hello(DIALER, "", Lane.LOW), **changes)
+    hello = msgspec.structs.replace(
+        handshake.hello(DIALER, Lane.LOW, LISTENER, deadline_s=5.0), **changes
+    )
     with pytest.raises(Refusal) as caught:
         handshake.read_hello(encode(hello))
     assert caught.value.code == "malformed"
@@ -73,14 +81,16 @@ def test_another_version_is_named_whatever_else_its_hello_says() -> None:
 
 
 def test_a_listener_that_is_not_the_one_meant_is_refused() -> None:
-    mine = handshake.hello(DIALER, "", Lane.LOW, LISTENER)
-    handshake.check_listener(mine, handshake.hello(LISTENER, "", Lane.LOW))
+    mine = handshake.hello(DIALER, Lane.LOW, LISTENER, deadline_s=5.0)
+    handshake.check_listener(mine, handshake.hello(LISTENER, Lane.LOW, DIALER, deadline_s=5.0))
     for sender in (
         msgspec.structs.replace(LISTENER, endpoint_id="other"),
         msgspec.structs.replace(LISTENER, incarnation="other"),
     ):
         with pytest.raises(Refusal, match="answered"):
-            handshake.check_listener(mine, handshake.hello(sender, "", Lane.LOW))
+            handshake.check_listener(
+                mine, handshake.hello(sender, Lane.LOW, DIALER, deadline_s=5.0)
+            )
 
 
 @given(st.binary(max_size=200))
