@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dualpath.lanes import Lane, PacedNic
-from dualpath.transport import handshake, sockets
+from dualpath.transport import greeting, handshake, sockets
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.codec import encode
@@ -122,13 +122,13 @@ class RawPeer:
         )
         mine_bytes = encode(mine)
         try:
-            await sockets.send_frame(peer.sock, Kind.HELLO, mine_bytes)
-            kind, theirs = await sockets.receive_frame(peer.sock, peer.reader)
+            await greeting.send_frame(peer.sock, Kind.HELLO, mine_bytes)
+            kind, theirs = await greeting.receive_frame(peer.sock, peer.reader)
             if kind is Kind.REFUSE:
                 handshake.check_welcome(theirs, b"")
             mac = handshake.proof(secret, "dialer", mine_bytes, theirs)
-            await sockets.send_frame(peer.sock, Kind.PROOF, encode(handshake.Proof(mac)))
-            _, answer = await sockets.receive_frame(peer.sock, peer.reader)
+            await greeting.send_frame(peer.sock, Kind.PROOF, encode(handshake.Proof(mac)))
+            _, answer = await greeting.receive_frame(peer.sock, peer.reader)
             expected = handshake.proof(secret, "listener", mine_bytes, theirs)
             handshake.check_welcome(answer, expected)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Sockets as links want them, and handshake frames on them."""
+"""Sockets as links want them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 import struct
 
 from dualpath.lanes.api import Lane
-from dualpath.transport.frames import Begin, End, FrameReader, Header, Kind
 
 NOTSENT_LOWAT_BYTES = 512 * 1024
 """Unsent bytes that the kernel holds per link: enough to keep it busy, little enough that the arbiter and not
@@ -102,29 +101,3 @@ def abort(sock: socket.socket) -> None:
 def _try_linger(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def send_frame(sock: socket.socket, kind: Kind, payload: bytes) -> None:
-    header = Header(kind, length=len(payload)).pack()
-    await asyncio.get_running_loop().sock_sendall(sock, header + payload)
-
-
-async def receive_frame(sock: socket.socket, reader: FrameReader) -> tuple[Kind, bytes]:
-    """The next frame of the handshake; takes no byte of what follows it.
-
-    Raises ConnectionError where the peer closes, MalformedFrame.
-    """
-    loop = asyncio.get_running_loop()
-    payload = b""
-    body = bytearray()
-    while True:
-        count = await loop.sock_recv_into(sock, reader.buffers()[0])
-        if not count:
-            raise ConnectionResetError("the peer closed the connection during the handshake")
-        for event in reader.received(count):
-            if isinstance(event, Begin) and event.header.length:
-                body = bytearray(event.header.length)
-                reader.into([memoryview(body)])
-            elif isinstance(event, End):
-                payload = bytes(body)
-                return event.header.kind, payload

@@ -6,13 +6,12 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport import handshake, sockets
+from dualpath.transport import greeting, handshake, sockets
 from dualpath.transport.api import (
     Buffer,
     Endpoint,
@@ -21,12 +20,14 @@ from dualpath.transport.api import (
     PeerRefused,
     Region,
 )
-from dualpath.transport.frames import FrameReader, Header, Kind, MalformedFrame
+from dualpath.transport.dialing import Dials
+from dualpath.transport.frames import FrameReader, Kind, MalformedFrame
+from dualpath.transport.greeting import Greeter
 from dualpath.transport.handshake import Hello, Refusal
 from dualpath.transport.link import Link, NotStarted
 from dualpath.transport.regions import Regions
 from dualpath.transport.routes import Routes
-from dualpath.wire.codec import MAX_MESSAGE_BYTES, encode
+from dualpath.wire.codec import MAX_MESSAGE_BYTES
 from dualpath.wire.types import Address
 
 log = get_logger(__name__)
@@ -34,19 +35,6 @@ log = get_logger(__name__)
 MAX_UNPROVEN = 64
 """Accepted connections that have not proved the secret; beyond, the oldest is closed."""
 _MAX_IMM = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class _Dial:
-    """An attempt to make a link, which all who want the link share."""
-
-    peer: Address
-    task: asyncio.Task[Link]
-    began_at: float
-
-
-def _succeeded(task: asyncio.Task[Link]) -> bool:
-    return not task.cancelled() and task.exception() is None
 
 
 class TcpEndpoint(Endpoint):
@@ -85,7 +73,7 @@ class TcpEndpoint(Endpoint):
         self._deadline_s = transfer_deadline_s
         self._regions = Regions()
         self._routes = Routes()
-        self._dials: dict[tuple[str, Lane], _Dial] = {}
+        self._dials = Dials(self._dial, self._spawn, transfer_deadline_s)
         self._unproven: dict[asyncio.Task[None], None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: socket.socket | None = None
@@ -107,6 +95,7 @@ class TcpEndpoint(Endpoint):
         self._listener = await sockets.listen(self._host, self._port)
         port = self._listener.getsockname()[1]
         self._address = Address(self.endpoint_id, self.incarnation, self._host, port)
+        self._greeter = Greeter(self._address, self._secret, self._fingerprint, self._deadline_s)
         self._on_message = on_message
         self._spawn(self._accept(self._listener))
 
@@ -199,7 +188,8 @@ class TcpEndpoint(Endpoint):
                 while True:
                     link = self._routes.find(peer, lane)
                     if link is None:
-                        link = await self._dialed(peer, lane)
+                        self._check_dialable(peer)
+                        link = await self._dials.link(peer, lane)
                     if await link.ready():
                         return link
         except TimeoutError as error:
@@ -208,31 +198,13 @@ class TcpEndpoint(Endpoint):
                 f"{self._deadline_s:g} s; is it running, and reachable from here?"
             ) from error
 
-    # ── dialing ────────────────────────────────────────────────────────────────────────────────────
-    async def _dialed(self, peer: Address, lane: Lane) -> Link:
-        """A new link; those who want the same one share one attempt."""
+    def _check_dialable(self, peer: Address) -> None:
         if self._closing or self._address is None:
             raise LinkError(f"endpoint {self.endpoint_id} is not running")
         if peer.endpoint_id == self.endpoint_id:
             raise PeerRefused(f"endpoint {self.endpoint_id} cannot dial itself")
-        place = (peer.endpoint_id, lane)
-        loop = asyncio.get_running_loop()
-        came_at = loop.time()
-        while (dial := self._dials.get(place)) is not None:
-            await asyncio.wait([dial.task])
-            # What fails after most of its time had gone by before does not speak for a fresh attempt.
-            recent = came_at - dial.began_at < self._deadline_s / 2
-            if dial.peer == peer and (recent or _succeeded(dial.task)):
-                break
-        else:
-            dial = _Dial(peer, self._spawn(self._dial(peer, lane)), came_at)
-            self._dials[place] = dial
-            dial.task.add_done_callback(lambda _: self._dials.pop(place, None))
-            await asyncio.wait([dial.task])
-        if dial.task.cancelled():
-            raise LinkError(f"endpoint {self.endpoint_id} was closed")
-        return dial.task.result()
 
+    # ── dialing ────────────────────────────────────────────────────────────────────────────────────
     async def _dial(self, peer: Address, lane: Lane) -> Link:
         where = f"{peer.endpoint_id} at {peer.host}:{peer.port}"
         try:
@@ -266,33 +238,11 @@ class TcpEndpoint(Endpoint):
                 return present
             reader = FrameReader()
             known = self._routes.last_id(peer, lane)
-            mine = self._hello(lane, peer, known)
-            mine_bytes = encode(mine)
-            await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
-            kind, theirs_bytes = await sockets.receive_frame(sock, reader)
-            if kind is Kind.REFUSE:
-                handshake.check_welcome(theirs_bytes, b"")
-            theirs = handshake.read_hello(theirs_bytes)
-            mac = handshake.proof(self._secret, "dialer", mine_bytes, theirs_bytes)
-            await sockets.send_frame(sock, Kind.PROOF, encode(handshake.Proof(mac)))
-            _, answer = await sockets.receive_frame(sock, reader)
-            expected = handshake.proof(self._secret, "listener", mine_bytes, theirs_bytes)
-            handshake.check_welcome(answer, expected)
-            handshake.check_listener(mine, theirs)
-            return self._adopt(sock, reader, theirs, link_id=mine.nonce.hex(), dialed_here=True)
+            theirs, link_id = await self._greeter.dial(sock, reader, peer, lane, known)
+            return self._adopt(sock, reader, theirs, link_id=link_id, dialed_here=True)
         except BaseException:
             sock.close()
             raise
-
-    def _hello(self, lane: Lane, target: Address, known_link: str = "") -> Hello:
-        return handshake.hello(
-            self.address,
-            lane,
-            target,
-            fingerprint=self._fingerprint,
-            deadline_s=self._deadline_s,
-            known_link=known_link,
-        )
 
     # ── listening ──────────────────────────────────────────────────────────────────────────────────
     async def _accept(self, listener: socket.socket) -> None:
@@ -338,23 +288,12 @@ class TcpEndpoint(Endpoint):
         sock.setblocking(False)
         sockets.tune(sock)
         reader = FrameReader()
-        _, theirs_bytes = await sockets.receive_frame(sock, reader)
-        theirs = handshake.read_hello(theirs_bytes)
-        lane = Lane(theirs.lane)
-        sockets.mark(sock, lane)
-        mine = self._hello(lane, theirs.sender)
-        mine_bytes = encode(mine)
-        await sockets.send_frame(sock, Kind.HELLO, mine_bytes)
-        _, proof = await sockets.receive_frame(sock, reader)
-        handshake.check_proof(
-            proof, handshake.proof(self._secret, "dialer", theirs_bytes, mine_bytes)
-        )
-        handshake.check_identity(mine, theirs, self.address)
+        theirs, welcome = await self._greeter.answer(sock, reader, partial(sockets.mark, sock))
+        # From here to the welcome nothing waits: no link is seen before its peer is told of it.
         self._admit(theirs)
-        mac = handshake.proof(self._secret, "listener", theirs_bytes, mine_bytes)
-        welcome = encode(handshake.Welcome(mac))
-        link = self._adopt(sock, reader, theirs, link_id=theirs.nonce.hex(), dialed_here=False)
-        link.control(Header(Kind.WELCOME, length=len(welcome)).pack() + welcome)
+        link_id = theirs.nonce.hex()
+        link = self._adopt(sock, reader, theirs, link_id=link_id, dialed_here=False)
+        link.control(welcome)
 
     def _admit(self, theirs: Hello) -> None:
         """Both sides may dial at once; exactly one of the two links must come of it. Raises Refusal.
@@ -368,15 +307,15 @@ class TcpEndpoint(Endpoint):
         if current is not None:
             crossing = current.dialed_here and theirs.known_link != current.link_id
         else:
-            dial = self._dials.get((theirs.sender.endpoint_id, lane))
-            crossing = dial is not None and self.endpoint_id < theirs.sender.endpoint_id
+            peer_id = theirs.sender.endpoint_id
+            crossing = self._dials.dialing(peer_id, lane) and self.endpoint_id < peer_id
         if crossing:
             raise Refusal(handshake.CROSSING, "a link is being made from the other side")
 
     async def _say_no(self, sock: socket.socket, refusal: Refusal) -> None:
         try:
             async with asyncio.timeout(self._deadline_s):
-                await sockets.send_frame(sock, Kind.REFUSE, handshake.refuse(refusal))
+                await greeting.send_frame(sock, Kind.REFUSE, handshake.refuse(refusal))
         except (OSError, TimeoutError) as error:
             log.info("refusal_not_sent", reason=str(error))
         finally:
