@@ -1,5 +1,7 @@
 """Fixtures that any test may ask for."""
 
+import os
+
 # Before any test: hypothesis' import during the terminal summary, deep in pytest's stack, trips over a recursion
 # check of CPython 3.11's parser now and then.
 from hypothesis import settings
@@ -9,3 +11,6 @@ pytest_plugins = ["tests.support.nats"]
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Before torch is loaded, as in workers: spinning threads of several processes starve each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

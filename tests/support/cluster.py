@@ -45,7 +45,9 @@ class LocalCluster:
         config = directory / "settings.json"
         config.write_text(json.dumps({**SMALL, "port": 0, **settings}))
         environment = {
-            name: text for name, text in os.environ.items() if not name.startswith("DUALPATH_")
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("DUALPATH_", "OMP_"))
         }
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-_answers: dict[tuple[Path, tuple[int, ...]], list[int]] = {}
+_answers: dict[tuple[Path, tuple[int, ...]], tuple[list[int], list[float]]] = {}
 
 
 def reference_greedy(
@@ -15,15 +15,30 @@ def reference_greedy(
 ) -> list[int]:
     """`n` greedy tokens of `LlamaForCausalLM.generate` in float32 on the CPU, EOS taken for any other token;
     with `stop_ids` the answer ends with the first of them. Answers are kept for the test session."""
-    key = (model_dir.resolve(), tuple(prompt_ids))
-    if len(_answers.get(key, ())) < n:
-        _answers[key] = _generate(key[0], key[1], n)
-    answer = _answers[key][:n]
+    answer = _answer(model_dir, prompt_ids, n)[0]
     ends = [place for place, token in enumerate(answer) if token in stop_ids]
     return answer[: ends[0] + 1] if ends else answer
 
 
-def _generate(model_dir: Path, prompt: tuple[int, ...], n: int) -> list[int]:
+def smallest_gap(
+    model_dir: Path, prompt_ids: Sequence[int], n: int, stop_ids: Sequence[int] = ()
+) -> float:
+    """How far the second best logit comes to the best one, at the closest of `reference_greedy`'s tokens.
+    Where that is within float32's roundings, another order of summation gives another answer."""
+    tokens = len(reference_greedy(model_dir, prompt_ids, n, stop_ids))
+    return min(_answer(model_dir, prompt_ids, n)[1][:tokens])
+
+
+def _answer(model_dir: Path, prompt_ids: Sequence[int], n: int) -> tuple[list[int], list[float]]:
+    """`n` tokens, and the gap at each."""
+    key = (model_dir.resolve(), tuple(prompt_ids))
+    if key not in _answers or len(_answers[key][0]) < n:
+        _answers[key] = _generate(key[0], key[1], n)
+    tokens, gaps = _answers[key]
+    return tokens[:n], gaps[:n]
+
+
+def _generate(model_dir: Path, prompt: tuple[int, ...], n: int) -> tuple[list[int], list[float]]:
     import torch
 
     model = _model(model_dir)
@@ -35,8 +50,11 @@ def _generate(model_dir: Path, prompt: tuple[int, ...], n: int) -> list[int]:
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
-    return [int(token) for token in output[0, len(prompt) :]]
+    best, second = torch.cat(output.logits).topk(2).values.unbind(1)
+    return output.sequences[0, len(prompt) :].tolist(), (best - second).tolist()
 
 
 @lru_cache(maxsize=2)

@@ -32,7 +32,8 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
     settings = seat.settings
     spec = await asyncio.to_thread(load_spec, settings)
     backends = [
-        await asyncio.to_thread(load_backend, spec, settings) for _ in range(settings.engines)
+        await asyncio.to_thread(load_backend, spec, settings, number)
+        for number in range(settings.engines)
     ]
     async with seat.bus() as bus:
         node = make(settings, spec, backends, bus, seat.name)
