@@ -14,6 +14,8 @@ from dualpath.lanes.pacer import Pacer
 QUANTUM_S = 0.005
 """A chunk takes no longer than this at the NIC's rate, so that slow NICs stay smooth."""
 MIN_QUANTUM_BYTES = 4096
+UNPACED_QUANTUM_BYTES = 1 << 20
+"""Where nothing is decided chunk by chunk, larger chunks cost less."""
 _SHARE_PARTS = 10_000
 
 Waiter = Ticket[asyncio.Future[None]]
@@ -114,7 +116,7 @@ class PacedNic(Nic):
 
     Full duplex: each direction has its own lanes and its own bandwidth, shared by all that use this object.
     `lanes=False` puts everything into one lane; metrics still tell the lanes apart. `quantum_bytes`
-    becomes smaller where it would take more than QUANTUM_S at the rate.
+    becomes smaller where it would take more than QUANTUM_S at the rate, and larger without a bandwidth.
     `in_flight_bytes` are those of open `send` contexts, by lane.
     """
 
@@ -131,8 +133,9 @@ class PacedNic(Nic):
             raise ValueError(f"high_share must lie between 0 and 1, not {high_share}")
         self.name = name
         self.bytes_per_s = bytes_per_s
-        self.quantum_bytes = quantum_bytes
-        if bytes_per_s is not None:
+        if bytes_per_s is None:
+            self.quantum_bytes = max(quantum_bytes, UNPACED_QUANTUM_BYTES)
+        else:
             smooth = max(int(bytes_per_s * QUANTUM_S), MIN_QUANTUM_BYTES)
             self.quantum_bytes = min(quantum_bytes, smooth)
         self._lanes = lanes

@@ -168,6 +168,10 @@ class Sender:
         turn = 0
         for number, pieces in enumerate(chunks, 1):
             length = sum(map(len, pieces))
+            turn += length
+            if turn > _BYTES_PER_TURN:
+                turn = length
+                await asyncio.sleep(0)
             async with self._nic.send(lane, length):
                 last = number == len(chunks)
                 header = Header(
@@ -183,10 +187,6 @@ class Sender:
             if operation.ack.done():
                 return
             offset += length
-            turn += length
-            if turn >= _BYTES_PER_TURN:
-                turn = 0
-                await asyncio.sleep(0)
 
     async def _send_message(self, op: int, operation: _Operation, message: bytes) -> None:
         lane, quantum = self._lane, self._nic.quantum_bytes

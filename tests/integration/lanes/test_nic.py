@@ -134,7 +134,7 @@ async def test_local_copies_are_charged_to_both_directions() -> None:
 
 
 async def test_chunks_beyond_the_quantum_are_refused() -> None:
-    nic = PacedNic("nic", quantum_bytes=1000)
+    nic = PacedNic("nic", 1e9, quantum_bytes=1000)
     with pytest.raises(ValueError, match="at most 1000"):
         nic.send(Lane.LOW, 1001)
     with pytest.raises(ValueError, match="at most 1000"):
@@ -144,6 +144,7 @@ async def test_chunks_beyond_the_quantum_are_refused() -> None:
 
 
 async def test_a_slow_nic_has_a_smaller_quantum() -> None:
-    assert PacedNic("nic").quantum_bytes == 256 * 1024
+    assert PacedNic("nic").quantum_bytes == 1 << 20
+    assert PacedNic("nic", quantum_bytes=4 << 20).quantum_bytes == 4 << 20
     assert PacedNic("nic", 1e6).quantum_bytes == 5000
     assert PacedNic("nic", 400e9 / 8).quantum_bytes == 256 * 1024
