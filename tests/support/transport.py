@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -81,6 +81,13 @@ async def ignore(peer: Address, message: bytes) -> None:
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
     """Makes started endpoints that are closed at the end."""
+    async with endpoints() as build:
+        yield build
+
+
+@asynccontextmanager
+async def endpoints() -> AsyncIterator[Make]:
+    """What `make` is, for tests that run an event loop of their own."""
     async with AsyncExitStack() as stack:
 
         async def build(

@@ -76,8 +76,8 @@ class Endpoint(ABC):
     @abstractmethod
     async def revoke(self, key: int) -> None:
         """Close a region. When this returns, nothing writes into its memory any more: this, and no message,
-        is the proof that it may be reused. Links that do not stop within the transfer deadline are cut.
-        Revoking an unknown key does nothing."""
+        is the proof that it may be reused. Links that do not stop within the transfer deadline are cut
+        (over TCP none has to: this returns at once). Revoking an unknown key does nothing."""
 
     @abstractmethod
     async def write(
@@ -91,6 +91,9 @@ class Endpoint(ABC):
         imm: int = 0,
     ) -> None:
         """Write the pieces of `source`, end to end, to [offset, …) of the peer's region.
+
+        An Address with an empty incarnation means whichever life of the peer listens there. `imm` has 64 bits.
+        Writes that are under way at the same time may land in any order, and frame by frame.
 
         Returns when the peer has acknowledged. Raises Revoked, LinkError, PeerRefused. Whether it returns,
         raises or is cancelled: afterwards `source` is not read any more.

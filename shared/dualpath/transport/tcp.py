@@ -40,6 +40,7 @@ _MAX_IMM = (1 << 64) - 1
 class TcpEndpoint(Endpoint):
     """An endpoint over TCP; its incarnation is drawn when it is made.
 
+    It listens at `host`, and peers are told to dial `announce` (default: the same), which may be a name.
     `secret` is the cluster's. Two endpoints with a `fingerprint` each must have the same; an empty one serves
     any model. A dialed Address with an empty incarnation means whichever life of the peer listens there.
     What is silent for `transfer_deadline_s` is cut; a link is made, or given up, within it as well.
@@ -58,6 +59,7 @@ class TcpEndpoint(Endpoint):
         fingerprint: str = "",
         transfer_deadline_s: float = 5.0,
         port: int = 0,
+        announce: str | None = None,
     ) -> None:
         if not endpoint_id:
             raise ValueError("an endpoint needs an id")
@@ -67,6 +69,7 @@ class TcpEndpoint(Endpoint):
         self.incarnation = secrets.token_hex(8)
         self.nic = nic
         self._host = host
+        self._announced_host = announce or host
         self._port = port
         self._secret = secret
         self._fingerprint = fingerprint
@@ -94,7 +97,7 @@ class TcpEndpoint(Endpoint):
             raise RuntimeError(f"endpoint {self.endpoint_id} was started twice")
         self._listener = await sockets.listen(self._host, self._port)
         port = self._listener.getsockname()[1]
-        self._address = Address(self.endpoint_id, self.incarnation, self._host, port)
+        self._address = Address(self.endpoint_id, self.incarnation, self._announced_host, port)
         self._greeter = Greeter(self._address, self._secret, self._fingerprint, self._deadline_s)
         self._on_message = on_message
         self._spawn(self._accept(self._listener))
