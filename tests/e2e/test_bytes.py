@@ -1,17 +1,20 @@
 """Agents talk to one prefill and two decode nodes at once; every token they get depends on every byte of KV.
 
 For each way of reading: 200 requests of mixed lengths, cold and warm, whole and streamed, over all real
-processes. The oracle computes what each must answer from its prompt alone.
+processes; one of the ways with chunked prefill, one without layerwise prefill, one with two engines on each
+node and emulated NICs. The oracle computes what each request must be answered, from its prompt alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +27,12 @@ from dualpath.model.spec import ModelSpec, load_spec
 from dualpath.settings import Settings
 
 AGENTS, TURNS = 20, 10
-READ_PATHS = ("split", "round-robin", "adaptive")
+CASES: dict[str, dict[str, Any]] = {
+    "split": {"chunk_tokens": 300},
+    "round-robin": {"layerwise": False},
+    "adaptive": {"engines": 2, "snic_bandwidth": "100MB/s", "cnic_bandwidth": "400MB/s"},
+}
+"""Ways of reading, and settings besides."""
 MOVED_BESIDES = 1 << 20
 """Bytes that a storage NIC may have received besides blocks: questions, answers, acknowledgements."""
 
@@ -55,18 +63,24 @@ class Run:
         )
 
 
-@pytest.fixture(scope="module", params=READ_PATHS)
+@pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, start_cluster: StartCluster) -> Iterator[Run]:
     """The cluster has ended when the next one begins."""
-    cluster = start_cluster(prefill=1, decode=2, read_path=request.param)
-
-    async def talk() -> list[list[Reply]]:
-        async with Client(cluster.base_url, cluster.model) as client:
-            return await talk_all(client, agents=AGENTS, turns=TURNS)
-
+    path = request.param
+    cluster = start_cluster(prefill=1, decode=2, read_path=path, **CASES[path])
     spec = load_spec(Settings(model="synthetic", home=cluster.home))
-    yield Run(request.param, cluster, spec, asyncio.run(talk()))
+    yield Run(path, cluster, spec, talk(cluster, agents=AGENTS, turns=TURNS))
     cluster.stop()
+
+
+def talk(cluster: LocalCluster, **talks: Any) -> list[list[Reply]]:
+    """All agents to their ends; see `talk_all`."""
+
+    async def all_agents() -> list[list[Reply]]:
+        async with Client(cluster.base_url, cluster.model, timeout_s=500) as client:
+            return await talk_all(client, **talks)
+
+    return asyncio.run(all_agents())
 
 
 def test_every_answer_is_right(run: Run) -> None:
@@ -155,12 +169,8 @@ def test_both_decode_nodes_and_only_they_decode(run: Run) -> None:
 
 def test_afterwards_every_pool_and_queue_is_empty(run: Run) -> None:
     run.cluster.until_idle()
-    status = run.cluster.status()
-    assert status.well
-    assert status.cluster is not None
-    for node in status.cluster.nodes:
-        counters = node.status.counters
-        assert counters["requests"] == counters.get("streams", 0) == 0
+    assert run.cluster.status().well
+    _until_nothing_is_held(run.cluster)
 
 
 def test_one_flipped_byte_in_a_stored_block_is_found_computed_anew_and_repaired(run: Run) -> None:
@@ -186,6 +196,57 @@ def test_one_flipped_byte_in_a_stored_block_is_found_computed_anew_and_repaired(
     assert second.tokens == reply.tokens
     assert second.cached_tokens >= reply.cached_tokens
     assert _corrupt_reads(run) == before + 1
+
+
+_ZERO_WHEN_IDLE = re.compile(
+    r"^(dualpath_(?:pool_used|pool_waiting|queue_tokens|queue_requests|attempts)(?:\{.*\})?"
+    r'|dualpath_events_total\{event="(?:leases|requests|streams)"\}) (\S+)$',
+    re.M,
+)
+
+
+def _until_nothing_is_held(cluster: LocalCluster) -> None:
+    """As `until_idle`, but asks every process itself; fails with what is held."""
+    deadline = time.monotonic() + 10
+    while held := _held(cluster):
+        assert time.monotonic() < deadline, held
+        time.sleep(0.05)
+
+
+def _held(cluster: LocalCluster) -> list[str]:
+    """What the metrics of all processes, gateway and shards too, show to be in use."""
+    held = []
+    for name, port in cluster.http_ports.items():
+        found = _ZERO_WHEN_IDLE.findall(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
+        assert found, f"{name} shows what it holds"
+        held += [f"{name}: {metric}" for metric, value in found if float(value)]
+    return held
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_thousand_requests_through_memory_for_a_few(start_own_cluster: StartCluster) -> None:
+    """Prompts wait for slots, decoding runs out of HBM and pre-empts, and every answer is right all the same."""
+    cluster = start_own_cluster(
+        prefill=2,
+        decode=2,
+        max_context=4096,
+        chunk_tokens=512,
+        write_back_blocks=16,
+        prefill_buffer="16MiB",
+        decode_buffer="18MiB",
+        prefill_hbm="16MiB",
+        decode_hbm="12MiB",
+        max_attempts=100,
+    )
+    spec = load_spec(Settings(model="synthetic", home=cluster.home))
+    talks = talk(cluster, agents=125, turns=8, answers=(1, 30, 200))
+    replies = [reply for talk in talks for reply in talk]
+    assert len(replies) == 1000
+    assert not [reply for reply in replies if reply.tokens != reply.right_tokens(spec)]
+    assert any(reply.explain["attempts"] > 1 for reply in replies)
+    cluster.until_idle()
+    _until_nothing_is_held(cluster)
 
 
 def _stored_block(run: Run, reply: Reply, number: int) -> Path:

@@ -59,7 +59,7 @@ class Client:
     async def ask(
         self, prompt: Sequence[int], sampling: Sampling, *, stream: bool = False
     ) -> Reply:
-        """Raises httpx.HTTPStatusError, and AssertionError where a stream ends in an error."""
+        """Raises AssertionError with what the gateway said where there is no whole answer."""
         body = {
             "model": self._model,
             "prompt": list(prompt),
@@ -74,7 +74,7 @@ class Client:
             answer = await self._stream(body, headers)
         else:
             response = await self._http.post("/completions", json=body, headers=headers)
-            response.raise_for_status()
+            assert response.status_code == 200, response.text
             answer = response.json()
         choice, usage = answer["choices"][0], answer["usage"]
         assert choice["finish_reason"] is not None
@@ -94,7 +94,7 @@ class Client:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         whole: dict[str, Any] = {"choices": [{"token_ids": [], "finish_reason": None}]}
         async with self._http.stream("POST", "/completions", json=body, headers=headers) as lines:
-            lines.raise_for_status()
+            assert lines.status_code == 200, await lines.aread()
             async for line in lines.aiter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -113,9 +113,12 @@ class Agent:
     Every fourth prompt is cut or filled to end just before, at, or just after a block's end.
     """
 
-    def __init__(self, number: int, opening: Sequence[int], block_tokens: int) -> None:
+    def __init__(
+        self, number: int, opening: Sequence[int], block_tokens: int, answers: Sequence[int]
+    ) -> None:
         self._random = random.Random(number)
         self._block_tokens = block_tokens
+        self._answers = answers
         self._context = list(opening)
         self._number = number
 
@@ -142,7 +145,7 @@ class Agent:
     def _sampling(self) -> Sampling:
         greedy = self._random.random() < 0.5
         return Sampling(
-            max_tokens=self._random.choice((1, 2, 7, 20, 30)),
+            max_tokens=self._random.choice(self._answers),
             seed=self._random.randrange(1 << 32),
             temperature=0.0 if greedy else 0.8,
         )
@@ -154,13 +157,19 @@ def random_ids(source: random.Random, n: int) -> list[int]:
 
 
 async def talk_all(
-    client: Client, *, agents: int, turns: int, block_tokens: int = 64
+    client: Client,
+    *,
+    agents: int,
+    turns: int,
+    block_tokens: int = 64,
+    answers: Sequence[int] = (1, 2, 7, 20, 30),
 ) -> list[list[Reply]]:
     """All agents at once, each in its turns: replies by agent. Two and two begin with the same words; openings
-    have up to 700 tokens. Agents of the same number always say the same to the same answers."""
+    have up to 700 tokens, answers one of the lengths in `answers`. Agents of the same number always say the
+    same to the same answers."""
     talks = []
     for number in range(agents):
         pair = random.Random(10_000 + number // 2)
         opening = random_ids(pair, pair.randrange(1, 700))
-        talks.append(Agent(number, opening, block_tokens).talk(client, turns))
+        talks.append(Agent(number, opening, block_tokens, answers).talk(client, turns))
     return await asyncio.gather(*talks)
