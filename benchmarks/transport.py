@@ -1,6 +1,6 @@
 """How fast one-sided writes are, against plain blocking sockets that copy the same bytes in the same run.
 
-    python benchmarks/transport.py [--write-bytes 1MiB] [--total 4GiB] [--loop uvloop] [--concurrent 4]
+    python benchmarks/transport.py [--write-bytes 1MiB] [--total 2GiB] [--loop uvloop] [--concurrent 4]
 
 Two processes over loopback. Prints GB/s, CPU seconds per GB of both processes together, and the ratio.
 Rounds alternate between the two, so that a busy machine slows both; the ratio is that of the medians.
@@ -22,6 +22,7 @@ import uvloop
 
 from dualpath.lanes import PacedNic
 from dualpath.settings.units import parse_bytes
+from dualpath.telemetry.logs import configure_logging
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
@@ -204,6 +205,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     args = parser.parse_args()
+    configure_logging("benchmark", fmt="console", level="warning")
     count = max(args.total // args.write_bytes, 1)
     total = count * args.write_bytes / 1e9
     plain = Plain(args.write_bytes)
