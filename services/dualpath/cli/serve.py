@@ -92,6 +92,11 @@ def _check(role: str, name: str, settings: Settings) -> None:
             "secret is not set; give all processes of a cluster the same (DUALPATH_SECRET, or the "
             "settings file)"
         )
+    if role != "scheduler" and settings.announced_host in ("0.0.0.0", "::"):
+        raise ValueError(
+            f"peers cannot dial {settings.announced_host}; set announce to an address or a name of this "
+            "machine, or host to one of its addresses"
+        )
     for text in settings.shard_addresses:
         parse_shard(text)
     if role == "storage":

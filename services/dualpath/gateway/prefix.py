@@ -53,6 +53,7 @@ class ShardConnection:
         self._endpoint = TcpEndpoint(
             f"{gateway_id}.snic",
             host=settings.host,
+            announce=settings.announced_host,
             nic=PacedNic(f"{gateway_id}.snic"),
             secret=(settings.secret or "").encode(),
             fingerprint=spec.fingerprint,

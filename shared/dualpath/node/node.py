@@ -12,15 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from dualpath.kvstore.shards import ShardStore, parse_shard
-from dualpath.transport.tcp import TcpEndpoint
-
 from dualpath.blocks import Phase
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
+from dualpath.kvstore.shards import ShardStore, parse_shard
 from dualpath.lanes.nic import PacedNic
-from dualpath.memory.arena import Arena
 from dualpath.memory.admission import slots_in
+from dualpath.memory.arena import Arena
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier
@@ -29,6 +27,7 @@ from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import Endpoint
+from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire import control
 from dualpath.wire.codec import PROTOCOL_VERSION, Message
 from dualpath.wire.types import (
@@ -122,6 +121,7 @@ class Node(ABC):
         return TcpEndpoint(
             endpoint_id,
             host=self.settings.host,
+            announce=self.settings.announced_host,
             nic=nic,
             secret=self._secret,
             fingerprint=self.spec.fingerprint,

@@ -114,7 +114,10 @@ class Settings(BaseSettings):
     )
 
     # Addresses and identity
-    host: str = Field("127.0.0.1", description="Address to bind to and to announce")
+    host: str = Field("127.0.0.1", description="Address to bind to")
+    announce: str | None = Field(
+        None, description="Address or name at which peers reach this process; default: host"
+    )
     port: int = Field(8000, ge=0, le=65535, description="The gateway's port; 0: any free one")
     home: AbsolutePath = Field(
         default_factory=lambda: (
@@ -241,6 +244,11 @@ class Settings(BaseSettings):
                 "choose a lower port, or 0 for any free ones"
             )
         return self
+
+    @property
+    def announced_host(self) -> str:
+        """Where peers are told to dial this process."""
+        return self.announce or self.host
 
     @property
     def use_layerwise(self) -> bool:

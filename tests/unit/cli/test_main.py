@@ -111,6 +111,11 @@ def test_without_a_cluster_status_says_so_and_down_is_content(tmp_path: Path) ->
             {"DUALPATH_SECRET": "s", "DUALPATH_SHARD_ADDRESSES": '["here"]'},
             "'here' is no storage shard",
         ),
+        (
+            ("storage", "--name", "x"),
+            {"DUALPATH_SECRET": "s", "DUALPATH_HOST": "0.0.0.0"},
+            "set announce to an address or a name",
+        ),
     ],
 )
 def test_serve_says_which_setting_it_lacks(

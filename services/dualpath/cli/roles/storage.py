@@ -28,6 +28,7 @@ async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
     endpoint = TcpEndpoint(
         seat.name,
         host=settings.host,
+        announce=settings.announced_host,
         nic=nic,
         secret=(settings.secret or "").encode(),
         transfer_deadline_s=settings.transfer_deadline_s,

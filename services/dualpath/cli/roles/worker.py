@@ -38,12 +38,15 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
     async with seat.bus() as bus:
         node = make(settings, spec, backends, bus, seat.name)
         try:
-            await node.start()
+            started = await _start(node, stop)
         except BaseException as error:
             await node.close()
             if isinstance(error, RegistrationRefused):
                 raise ServiceError(str(error)) from error
             raise
+        if not started:
+            await node.close()
+            return
 
         def healthy() -> tuple[bool, str]:
             if bus.connected:
@@ -53,3 +56,18 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
         async with seat.operators_port(node.metrics, healthy) as http_port:
             seat.ready(Ready(http_port))
             await node.serve(stop)
+
+
+async def _start(node: Node, stop: asyncio.Event) -> bool:
+    """False where `stop` came first: registration waits for a scheduler as long as it takes."""
+    starting = asyncio.create_task(node.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        return starting.done()
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
