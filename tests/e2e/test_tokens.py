@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "split-not-layerwise": {"read_path": "split", "layerwise": False},
 }
 
-COMMON = {"dtype": "float32", "done_grace_s": 60}
+COMMON: dict[str, Any] = {"dtype": "float32", "done_grace_s": 60}
 """An answer ends when its blocks can be read: what comes next must hit them, however busy the machine is."""
 
 

@@ -208,7 +208,8 @@ class Served:
         self.check_reads(answer, hits)
 
     def check_reads(self, answer: Answer, hits: int) -> None:
-        assert (answer.hit_tokens, answer.cached_tokens) == (hits, hits)
+        got = (answer.hit_tokens, answer.cached_tokens)
+        assert got == (hits, hits), f"other hits:\n{self.cluster.output()[-4000:]}"
         blocks, size = hits // BLOCK, self.reference.block_bytes
         sides = (answer.prefill_bytes // size, answer.decode_bytes // size)
         assert (answer.prefill_bytes, answer.decode_bytes) == (sides[0] * size, sides[1] * size)
