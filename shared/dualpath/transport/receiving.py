@@ -61,7 +61,7 @@ class Receiver:
         self._loop = asyncio.get_running_loop()
         self._message = bytearray()
         self._readable: asyncio.Future[None] | None = None
-        self._closed = False
+        self._watched = False
         self._listening_since = self._loop.time()
 
     @property
@@ -92,8 +92,8 @@ class Receiver:
 
     def close(self) -> None:
         """To be called before the socket is closed."""
-        self._closed = True
-        if self._readable is not None:
+        if self._watched:
+            self._watched = False
             self._loop.remove_reader(self._sock)
 
     async def run(self) -> None:
@@ -120,24 +120,27 @@ class Receiver:
             turn += count
             if turn >= _BYTES_PER_TURN:
                 turn = 0
-                await asyncio.sleep(0)
+                await self._wait_readable()
 
     async def _wait_readable(self) -> None:
-        readable: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not readable.done():
-                readable.set_result(None)
-
+        """Until the socket has something, which other tasks may use to run."""
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._sock, self._wake)
         self._listening_since = self._loop.time()
-        self._readable = readable
-        self._loop.add_reader(self._sock, wake)
+        self._readable = self._loop.create_future()
         try:
-            await readable
+            await self._readable
         finally:
             self._readable = None
-            if not self._closed:
-                self._loop.remove_reader(self._sock)
+
+    def _wake(self) -> None:
+        if self._readable is None:
+            # Nobody reads for now. To watch on from one wait to the next saves most of its cost.
+            self._watched = False
+            self._loop.remove_reader(self._sock)
+        elif not self._readable.done():
+            self._readable.set_result(None)
 
     def _begin(self, header: Header) -> None:
         if header.kind is Kind.WRITE:
