@@ -9,10 +9,10 @@ from typing import Any
 
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
+from dualpath.kvstore.tasks import finish
 from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.hbm import HbmLedger
 from dualpath.model.api import Backend, DecodeRow
-from dualpath.node.attempts import uninterrupted
 from dualpath.node.copies import Copier
 from dualpath.node.finish import finish_reason
 from dualpath.wire.types import Attempt, Sampled
@@ -237,7 +237,7 @@ class DecodeEngine:
     # ── end ────────────────────────────────────────────────────────────────────────────────────────
     async def evict(self, request: DecodeRequest) -> None:
         """Free the request's HBM; returns once no step reads it. Does nothing for one that holds none."""
-        await uninterrupted(self._evict(request))
+        await finish(self._evict(request))
 
     async def _evict(self, request: DecodeRequest) -> None:
         if not request.finished.done():

@@ -14,10 +14,11 @@ from dualpath.bus.nats_bus import Bus
 from dualpath.decode.engine import DecodeEngine, Preempted
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
+from dualpath.kvstore.tasks import finish
 from dualpath.memory.arena import SlotRegion
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
-from dualpath.node.attempts import AttemptTable, uninterrupted
+from dualpath.node.attempts import AttemptTable
 from dualpath.node.finish import finish_reason
 from dualpath.node.node import Node, now_s
 from dualpath.node.stream import TokenStreams, batches
@@ -207,7 +208,7 @@ class DecodeNode(Node):
         except (TransferFailed, TransportError, BusError) as error:
             lost = ("transfer", str(error), True)
         finally:
-            await uninterrupted(self._release(request))
+            await finish(self._release(request))
             self.changed.set()
         if lost is not None:
             self._streams.drop(attempt)
@@ -241,7 +242,7 @@ class DecodeNode(Node):
 
     async def _decode(self, request: DecodeRequest, done: data.PrefillDone) -> None:
         """All KV is here: HANDOFF, decode, and say `done` when the blocks are stored or grace is over."""
-        await uninterrupted(self._close_to_peers(request))
+        await finish(self._close_to_peers(request))
         request.reach_handoff()
         self.report(request.attempt, Phase.HANDOFF)
         self._store_prompt(request, done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dualpath.node.attempts import uninterrupted
+from dualpath.kvstore.tasks import finish
 from dualpath.policy.api import BatchPolicy, Waiting
 from dualpath.prefill.forward import run_forward
 from dualpath.prefill.request import PrefillRequest
@@ -71,7 +71,7 @@ class PrefillEngine:
                 job.let_go.set()
             elif job.row is not None:
                 job.row.fail(PrefillFailed("the request was aborted"))
-            await uninterrupted(job.let_go.wait())
+            await finish(job.let_go.wait())
 
     async def run(self) -> None:
         """The engine's loop; ends only by cancellation, after its transfers have."""

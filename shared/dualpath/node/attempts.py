@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from dualpath.wire.types import Attempt
 
 _REMEMBERED = 20_000
-
-T = TypeVar("T")
-
-
-async def uninterrupted(work: Awaitable[T]) -> T:
-    """Await `work` to its end even where the caller is cancelled meanwhile; then pass the cancellation on.
-
-    For the steps that prove that memory is free: they must not be cut short.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.done():
-                break
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
 
 
 class HasAttempt(Protocol):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
-_INLINE_BYTES = 64 * 1024
-"""Below this a copy costs less than handing it to a thread."""
+from dualpath.kvstore.tasks import Threads
 
 Copy = tuple[memoryview, memoryview]
 """(target, source), of equal length."""
@@ -19,22 +17,15 @@ class Copier:
     """Runs lists of copies; a node owns one and closes it."""
 
     def __init__(self, threads: int = 2) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="copy")
+        self._threads = Threads(threads, "copy")
 
     async def run(self, copies: Sequence[Copy]) -> None:
         """Return when all copies are done, also when cancelled meanwhile: memory may be reused then."""
-        if sum(len(source) for _, source in copies) <= _INLINE_BYTES:
-            _copy_all(copies)
-            return
-        work = asyncio.get_running_loop().run_in_executor(self._pool, _copy_all, copies)
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await work
-            raise
+        nbytes = sum(len(source) for _, source in copies)
+        await self._threads.run_or_inline(partial(_copy_all, copies), nbytes)
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._threads.close()
 
 
 def _copy_all(copies: Sequence[Copy]) -> None:

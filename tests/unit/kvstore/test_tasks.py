@@ -27,6 +27,16 @@ async def test_finish_outlives_cancellation_and_then_raises_it() -> None:
     assert ended.is_set()
 
 
+async def test_a_cancellation_that_comes_just_as_the_work_has_ended_is_raised_too() -> None:
+    work = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(finish(work))
+    await asyncio.sleep(0)
+    work.set_result(None)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_finish_gives_the_result_or_the_error() -> None:
     async def seven() -> int:
         return 7
@@ -59,8 +69,9 @@ async def test_a_cancelled_call_returns_only_after_its_thread_has() -> None:
 
     task = asyncio.create_task(threads.run(call))
     assert await asyncio.to_thread(entered.wait, 5)
-    task.cancel()
-    await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
     assert not task.done()
     release.set()
     with pytest.raises(asyncio.CancelledError):

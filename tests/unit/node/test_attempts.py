@@ -3,9 +3,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import pytest
-
-from dualpath.node.attempts import AttemptTable, uninterrupted
+from dualpath.node.attempts import AttemptTable
 from dualpath.wire.types import Attempt
 
 
@@ -67,36 +65,3 @@ async def test_an_error_that_a_task_did_not_handle_is_told() -> None:
     await asyncio.sleep(0)
     await attempts.close()
     assert [str(error) for error in crashes] == ["boom"]
-
-
-async def test_uninterrupted_work_ends_before_the_cancellation_passes() -> None:
-    go, done = asyncio.Event(), False
-
-    async def work() -> int:
-        nonlocal done
-        await go.wait()
-        done = True
-        return 7
-
-    task = asyncio.create_task(uninterrupted(work()))
-    await asyncio.sleep(0)
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0)
-    assert not task.done()
-    go.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert done
-
-
-async def test_uninterrupted_gives_result_and_error() -> None:
-    async def fails() -> int:
-        raise ValueError("no")
-
-    async def works() -> int:
-        return 3
-
-    assert await uninterrupted(works()) == 3
-    with pytest.raises(ValueError, match="no"):
-        await uninterrupted(fails())
