@@ -20,6 +20,7 @@ from tests.support.proxy import Flip, proxy
 from tests.support.rig import Rig, Run, rig
 
 from dualpath.decode.node import DecodeNode
+from dualpath.kvstore.api import WriteStatus
 from dualpath.model.api import DecodeRow, LayerView, PrefillForward, PrefillRow
 from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.node.reading import Share
@@ -179,6 +180,50 @@ async def test_in_the_memory_of_a_decode_device_when_it_is_copied_to_a_larger_pl
     expected = right(it, ids, 40)
     assert run.tokens[: room + 1] == expected[: room + 1]
     assert all(a != b for a, b in zip(run.tokens[room + 1 :], expected[room + 1 :], strict=True))
+
+
+async def test_in_a_slot_of_the_decode_node_between_two_chunks(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path, chunk_tokens=200) as it:
+        begin = it.prefill.backends[0].begin_prefill
+        last = it.geometry.n_layers - 1
+
+        async def begin_damaged(rows: Sequence[PrefillRow]) -> PrefillForward:
+            if rows[0].prefix_tokens == 200:
+                # The last layer goes to the prefill device only when an earlier one has left it.
+                (request,) = it.decode._requests
+                it.decode.arena.view(request.slots[0])[it.geometry.layer_offset(last)] ^= 1
+            return await begin(rows)
+
+        it.prefill.backends[0].begin_prefill = begin_damaged  # type: ignore[method-assign]
+        run = await it.generate(prompt(11), N)
+        assert is_wrong_from(it, run, 0)
+        await it.idle()
+
+
+@pytest.mark.parametrize("decoded", [False, True], ids=["prompt", "decoded"])
+async def test_in_a_slot_from_which_a_block_is_stored(it: Rig, decoded: bool) -> None:
+    """Too early for the checksum: whoever reads the block later gets a wrong answer, and no other does."""
+    write = it.decode.store.write
+
+    async def write_damaged(
+        keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float
+    ) -> list[WriteStatus]:
+        # Blocks of the prompt come together, those that decoding fills one by one.
+        if (len(keys) == 1) is decoded:
+            blocks[0][100] ^= 1
+        return await write(keys, blocks, deadline_s=deadline_s)
+
+    it.decode.store.write = write_damaged  # type: ignore[method-assign]
+    cold = await it.generate(prompt(12), 80)
+    await it.idle()
+    ids = [*cold.ids, *cold.tokens]
+    assert ids[TOKENS:] == right(it, cold.ids, 80)
+    warm = await it.generate(ids, N, "prefill")
+    assert is_wrong_from(it, warm, 0)
+    other = await it.generate(prompt(13), N)
+    assert other.tokens == right(it, other.ids)
 
 
 # ── in a frame ──────────────────────────────────────────────────────────────────────────────────────────
