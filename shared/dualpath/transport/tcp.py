@@ -83,6 +83,7 @@ class TcpEndpoint(Endpoint):
         self._address: Address | None = None
         self._on_message: MessageHandler | None = None
         self._closing = False
+        self._greeter: Greeter
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────
     @property
