@@ -62,6 +62,8 @@ class Rig:
         self.prefill: PrefillNode
         self.decode: DecodeNode
         self.shard: StorageShard
+        self.hears_losses = True
+        """Whether the scheduler answers AttemptLost."""
         self._numbers = 0
 
     # ── scheduler ──────────────────────────────────────────────────────────────────────────────────
@@ -86,6 +88,8 @@ class Rig:
                 run = self.runs[message.attempt]
                 run.lost = run.lost or message
                 run.over.set()
+                if not self.hears_losses:
+                    return None
         return control.Ok()
 
     # ── gateway ────────────────────────────────────────────────────────────────────────────────────

@@ -140,17 +140,21 @@ class PrefillNode(Node):
         early = self._early.pop(attempt, None)
         if early is not None:
             request.load_done.set_result(early)
+        lost: tuple[str, str, bool] | None = None
         try:
             async with asyncio.timeout(request.assign.deadline_s):
                 await self._load(request)
                 await self._prefill(request)
         except* TimeoutError:
-            await self.lost(attempt, "deadline", "the request's deadline has passed", retry=False)
+            lost = ("deadline", "the request's deadline has passed", False)
         except* (PrefillFailed, TransportError, BusError) as group:
-            await self.lost(attempt, "transfer", str(group.exceptions[0]))
+            lost = ("transfer", str(group.exceptions[0]), True)
         finally:
             self._release_slots(request)
             self.changed.set()
+        if lost is not None:
+            code, reason, retry = lost
+            await self.lost(attempt, code, reason, retry=retry)
 
     def _release_slots(self, request: PrefillRequest) -> None:
         if request.slots:
@@ -214,8 +218,8 @@ class PrefillNode(Node):
         engine = self._engines[assign.engine]
         self.report(attempt, Phase.PREFILL)
         first = await engine.prefill(request, lambda token: self._publish(assign, token))
-        await self.reported(attempt)
         self._release_slots(request)
+        await self.reported(attempt)
         request.clock.move(Phase.HANDOFF)
         tail = request.ids(len(request.keys) * self.geometry.block_tokens, assign.prompt_tokens)
         await self.cnic_endpoints[assign.engine].send(

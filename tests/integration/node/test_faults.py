@@ -195,6 +195,28 @@ async def test_a_decode_node_that_is_gone_loses_the_attempt_and_frees_the_prefil
         await it.idle()
 
 
+async def test_memory_is_free_before_the_scheduler_has_heard_of_the_loss(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path, cnic_bandwidth=5_000_000, transfer_deadline_s=1.0) as it:
+        ids = prompt(3000, 1)
+        await it.generate(ids[:1000], 2)
+        it.hears_losses = False
+        run = await it.begin(ids, Sampling(max_tokens=10, seed=0))
+        await it.pair(run, "prefill", 15, 15)
+        await asyncio.wait_for(run.prefilling.wait(), 10)
+        assert it.prefill.arena.pool_use().used == 15
+        await it.decode.cnic_endpoints[0].close()
+        await asyncio.wait_for(run.over.wait(), 20)
+        async with asyncio.timeout(20):
+            while it.prefill.arena.pool_use().used:
+                await asyncio.sleep(0.01)
+        assert it.prefill.held() == (run.attempt,)
+        it.hears_losses = True
+        await it.tell("d0", control.Abort(run.attempt, "lost"))
+        await it.idle()
+
+
 def blocks_by_key(store: Path) -> dict[bytes, Path]:
     """Files of stored blocks by key; the name of a block's file is its key in hexadecimal."""
     found = {}
