@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.nats import NatsServer
 from tests.support.rig import Rig, Run, rig
+from tests.support.wait import until
 
 from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.wire import control
@@ -208,9 +209,7 @@ async def test_memory_is_free_before_the_scheduler_has_heard_of_the_loss(
         assert it.prefill.arena.pool_use().used == 15
         await it.decode.cnic_endpoints[0].close()
         await asyncio.wait_for(run.over.wait(), 20)
-        async with asyncio.timeout(20):
-            while it.prefill.arena.pool_use().used:
-                await asyncio.sleep(0.01)
+        await until(lambda: not it.prefill.arena.pool_use().used, what="the PE's slots are free")
         assert it.prefill.held() == (run.attempt,)
         it.hears_losses = True
         await it.tell("d0", control.Abort(run.attempt, "lost"))
