@@ -281,6 +281,8 @@ def _given_up(over: AttemptOver) -> ApiError:
     match over.code:
         case "deadline":
             return ApiError(504, sentence, code=over.code)
+        case "too_large":
+            return ApiError(413, sentence, code=over.code)
         case "capacity" | "unavailable":
             return unavailable(sentence, over.code)
     return ApiError(500, sentence, code=over.code)

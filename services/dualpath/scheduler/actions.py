@@ -28,7 +28,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Send:
-    """Repeat `message` until `to` has answered, but for `give_up_s` at most.
+    """Repeat `message` until `to` has answered; ask the core what to do once `give_up_s` have passed.
 
     Messages to one peer about one attempt go out one after the other; an Abort takes the place of
     what has not been answered yet.

@@ -64,6 +64,8 @@ class SchedulerCore:
         self.counters: dict[str, int] = {"done": 0, "cancelled": 0, "failed": 0}
         self._role_missing_since: float | None = now
         self._away = False
+        self._listening_since = now
+        self._ran_at = now
         self._actions: list[Action] = []
 
     def take_actions(self) -> list[Action]:
@@ -300,7 +302,7 @@ class SchedulerCore:
             return
         if isinstance(answer, control.Refused):
             reason = f"{node.name} refused {kind}: {answer.reason}"
-            self._fail(record, answer.code, reason, now)
+            self._fail(record, answer.code, reason, now, retry=answer.code != "too_large")
         else:
             duty = node.duties[send.attempt]
             duty.answered = True
@@ -311,20 +313,30 @@ class SchedulerCore:
                     record.reach(Phase.LOADING, now)
         self._place(now)
 
-    def undeliverable(self, send: Send, reason: str, now: float) -> None:
-        """`send.to` did not answer in time. Where it should have started work, it is lost."""
-        if self._away or not isinstance(
-            send.message, control.AssignDecode | control.LoadDecode | control.AssignPrefill
-        ):
-            return
+    def undeliverable(self, send: Send, reason: str, now: float) -> bool:
+        """`send.to` did not answer in time. True: that says nothing about it, and `send` must be repeated.
+        Else a node that should have started work is lost."""
+        self._notice_standstill(now)
+        # While the bus was away, or this process stood still, nobody could have answered. Whatever is given up
+        # then is never sent again: an attempt would wait for it until its deadline.
+        if self._away or now - self._listening_since < send.give_up_s:
+            return True
         node = self.members.nodes.get(send.to.name)
-        if node is not None and node.peer == send.to:
+        if (
+            isinstance(
+                send.message, control.AssignDecode | control.LoadDecode | control.AssignPrefill
+            )
+            and node is not None
+            and node.peer == send.to
+        ):
             self._lose_node(node, reason, now)
             self._place(now)
+        return False
 
     # ── time ───────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now: float, *, connected: bool) -> None:
         """Time passes. While the bus is away (`connected` False) nobody's silence means anything."""
+        self._notice_standstill(now)
         if connected:
             if self._away:
                 self._listen_anew(now)
@@ -334,7 +346,16 @@ class SchedulerCore:
         self._pass_deadlines(now)
         self._place(now)
 
+    def _notice_standstill(self, now: float) -> None:
+        """Where this process did not run for a while (SIGSTOP, a machine asleep), others spoke to nobody."""
+        if now - self._ran_at > self.rules.node_lost_s / 2:
+            self._note("warning", "the scheduler stood still", seconds=round(now - self._ran_at, 1))
+            self._listen_anew(now)
+        self._ran_at = now
+
     def _listen_anew(self, now: float) -> None:
+        """Everybody's silence begins now."""
+        self._listening_since = now
         for node in self.members.nodes.values():
             node.last_seen = now
         for gateway in self.members.gateways.values():

@@ -6,17 +6,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from dualpath.bus import Bus, BusError
+from dualpath.bus import Bus, BusError, BusTimeout, PayloadTooLarge
 from dualpath.scheduler.actions import Peer, Send
 from dualpath.telemetry.logs import get_logger, request_context
 from dualpath.wire.codec import Message
-from dualpath.wire.control import Abort
+from dualpath.wire.control import Abort, Refused
 from dualpath.wire.types import Attempt
 
 log = get_logger(__name__)
 
 OnAnswer = Callable[[Send, Message], None]
-OnFailure = Callable[[Send, str], None]
+OnFailure = Callable[[Send, str], bool]
 
 
 class _Chain:
@@ -28,7 +28,8 @@ class _Chain:
 class Outbox:
     """Owns one task per (peer, attempt) that has something to be delivered.
 
-    `on_answer` and `on_failure` (no answer within `give_up_s`) are called on the event loop.
+    `on_answer` and `on_failure` (no answer within `give_up_s`; it says whether to try as long again) are called
+    on the event loop.
     """
 
     def __init__(self, bus: Bus, on_answer: OnAnswer, on_failure: OnFailure) -> None:
@@ -65,22 +66,33 @@ class Outbox:
             task.cancel()
 
     async def _deliver_all(self, key: tuple[Peer, Attempt], chain: _Chain) -> None:
-        with request_context(key[1]):
-            while chain.waiting and self._chains.get(key) is chain:
-                await self._deliver(chain.waiting.popleft())
+        try:
+            with request_context(key[1]):
+                while chain.waiting and self._chains.get(key) is chain:
+                    await self._deliver(chain.waiting.popleft())
+        finally:
+            # However it ends: what comes later must not wait in a chain that nobody delivers.
             if self._chains.get(key) is chain:
                 del self._chains[key]
 
     async def _deliver(self, send: Send) -> None:
-        try:
-            answer = await self._bus.request_until_answered(
-                send.to.subject, send.message, deadline_s=send.give_up_s
-            )
-        except BusError as error:
-            log.warning("not delivered", to=send.to.name, reason=str(error))
-            self._on_failure(send, str(error))
-        else:
+        while True:
+            try:
+                answer = await self._bus.request_until_answered(
+                    send.to.subject, send.message, deadline_s=send.give_up_s
+                )
+            except BusTimeout as error:
+                log.warning("not delivered", to=send.to.name, reason=str(error))
+                if self._on_failure(send, str(error)):
+                    continue
+                return
+            except BusError as error:
+                # The message is what is wrong, not the peer, and time mends nothing.
+                log.error("cannot be delivered", to=send.to.name, reason=str(error))
+                code = "too_large" if isinstance(error, PayloadTooLarge) else "malformed"
+                answer = Refused(str(error), code)
             self._on_answer(send, answer)
+            return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -27,7 +27,8 @@ WAIT_DECODE, WAIT_SLOTS, WAIT_PREFILL = "decode", "slots", "prefill"
 
 @dataclass(eq=False)
 class AttemptRecord:
-    """`arrival` orders requests by their first attempt; `gateway` is the incarnation that submitted it."""
+    """`arrival` orders requests by their first attempt; `gateway_incarnation` is the life of the gateway that
+    submitted it, `waiting_for` is empty once it is paired."""
 
     submit: Submit
     arrival: int

@@ -121,9 +121,10 @@ class SchedulerService:
         self.core.answered(send, answer, time.monotonic())
         self._execute(self.core.take_actions())
 
-    def _undeliverable(self, send: Send, reason: str) -> None:
-        self.core.undeliverable(send, reason, time.monotonic())
+    def _undeliverable(self, send: Send, reason: str) -> bool:
+        again = self.core.undeliverable(send, reason, time.monotonic())
         self._execute(self.core.take_actions())
+        return again
 
     def _execute(self, actions: list[Action]) -> None:
         for action in actions:

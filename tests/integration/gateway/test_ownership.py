@@ -96,6 +96,21 @@ async def test_after_too_many_losses_the_client_gets_an_error(harness: Harness) 
     assert len(harness.cluster.submits) == harness.settings.max_attempts
 
 
+@pytest.mark.parametrize(
+    ("code", "status"), [("too_large", 413), ("deadline", 504), ("unavailable", 503)]
+)
+async def test_a_loss_for_good_is_told_with_its_status(
+    harness: Harness, code: str, status: int
+) -> None:
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        await cluster.lose(submit, code=code, retry=False)
+
+    harness.cluster.script = script
+    response = await complete(harness)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+
+
 async def test_preemptions_do_not_count_as_losses(harness: Harness) -> None:
     async def script(cluster: FakeCluster, submit: control.Submit) -> None:
         if submit.attempt.number < 8:

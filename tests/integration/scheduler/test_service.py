@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,7 +16,7 @@ from dualpath.bus import Bus
 from dualpath.scheduler import SchedulerService
 from dualpath.settings import Settings
 from dualpath.wire import control
-from dualpath.wire.codec import PROTOCOL_VERSION, Message
+from dualpath.wire.codec import PROTOCOL_VERSION, Message, encode
 from dualpath.wire.types import (
     Address,
     Attempt,
@@ -304,6 +305,55 @@ async def test_nothing_is_lost_when_the_bus_goes_away_and_comes_back(cluster: Cl
     assert await cluster.pe.report(attempt, Phase.PREFILL) == control.Ok()
     assert cluster.phase(attempt) is Phase.PREFILL
     assert cluster.gateway.over == []
+
+
+async def test_an_assignment_that_the_bus_lost_is_made_when_it_is_back(cluster: Cluster) -> None:
+    await loading(cluster, "before")
+    taken = len(cluster.de.got)
+    (node,) = (n for n in cluster.scheduler.core.members.nodes.values() if n.role == "decode")
+    await cluster.server.stop()
+    await until(lambda: not cluster.scheduler_bus.connected)
+    assert node.fetch is not None
+    attempt = Attempt("r", 1)
+    # As if the bus had broken between the answer to the gateway and the assignment.
+    submit = control.Submit(attempt, "gw", 100, 0, b"root", bytes(16), 1, Sampling(8, 0), 60.0)
+    assert cluster.scheduler.core.handle(submit, time.monotonic()) == control.Ok()
+    (assign,) = cluster.scheduler.core.take_actions()
+    cluster.scheduler._execute([assign])
+    since = time.monotonic()
+    await until(lambda: time.monotonic() - since > 1.5 * SETTINGS.node_lost_s)
+    assert len(cluster.de.got) == taken
+    await cluster.server.start()
+    await until(lambda: cluster.phase(attempt) is Phase.LOADING)
+    assert cluster.gateway.over == []
+
+
+async def test_a_scheduler_that_stood_still_loses_nothing(cluster: Cluster) -> None:
+    attempt = await loading(cluster, "r")
+    beats = len(cluster.gateway.schedulers)
+    # The whole process stands still, as under SIGSTOP.
+    time.sleep(2.5 * SETTINGS.node_lost_s)  # noqa: ASYNC251
+    assert await cluster.pe.report(attempt, Phase.PREFILL) == control.Ok()
+    assert cluster.phase(attempt) is Phase.PREFILL
+    assert cluster.gateway.over == []
+    assert len(cluster.gateway.schedulers) == beats
+    assert (cluster.pe.registrations, cluster.de.registrations) == (1, 1)
+
+
+async def test_an_assignment_too_large_for_the_bus_fails_its_request_and_nobody_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await loading(cluster, "running")
+    large = Attempt("large", 1)
+    submit = control.Submit(large, "gw", 200, 0, b"root", bytes(16 * 12), 1, Sampling(8, 0), 60.0)
+    # It fits, and so does AssignDecode; AssignPrefill says more.
+    monkeypatch.setattr("dualpath.bus.nats_bus.MAX_MESSAGE_BYTES", len(encode(submit)))
+    await cluster.gateway.ask(submit)
+    await until(lambda: cluster.gateway.over)
+    (over,) = cluster.gateway.over
+    assert (over.attempt, over.code, over.retry) == (large, "too_large", False)
+    assert cluster.phase(running) is Phase.LOADING
+    assert (cluster.pe.registrations, cluster.de.registrations) == (1, 1)
 
 
 async def test_a_new_scheduler_learns_the_nodes_and_frees_what_it_does_not_know(

@@ -7,6 +7,7 @@ what must be true at any moment.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dualpath.blocks import Phase
@@ -167,9 +168,27 @@ class World:
         ]
 
     def tick(self, seconds: float = 0.0, *, connected: bool = True) -> None:
-        self.now += seconds
-        self.core.tick(self.now, connected=connected)
+        for _ in self.steps(seconds):
+            self.core.tick(self.now, connected=connected)
+            self.run()
+
+    def steps(self, seconds: float) -> Iterator[None]:
+        """Let time pass, in steps short enough to be no standstill of the scheduler; one at least."""
+        while True:
+            step = min(seconds, 1.4)
+            seconds -= step
+            self.now += step
+            yield
+            if seconds <= 0:
+                return
+
+    def undeliverable(self, send: Send) -> bool:
+        """`send` was not answered for `give_up_s`. Returns whether it is tried for as long again."""
+        again = self.core.undeliverable(send, "not answered", self.now)
+        if not again and send in self.inbox:
+            self.inbox.remove(send)
         self.run()
+        return again
 
     def deliverable(self) -> list[Send]:
         """Heads of all chains: what may arrive next."""

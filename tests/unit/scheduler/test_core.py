@@ -451,14 +451,35 @@ def test_a_new_life_of_a_node_ends_the_old_one_at_once() -> None:
     assert refusal(world.tell(de.fetch())).code == "unknown"
 
 
+def talk(world: World, seconds: float) -> None:
+    """Time passes in which everybody is heard."""
+    for _ in world.steps(seconds):
+        world.gateway()
+        for node in world.nodes.values():
+            world.tell(node.fetch())
+        world.tick()
+
+
 def test_an_assignment_that_nobody_takes_loses_the_node() -> None:
     world, _, _ = small()
     world.submit("r")
     (assign,) = world.deliverable()
-    world.core.undeliverable(assign, "not answered within 3 s", world.now)
-    world.run()
+    talk(world, assign.give_up_s)
+    assert not world.undeliverable(assign)
     assert "decode-0" not in world.core.members.nodes
     assert world.ended[a("r")].code == "node_lost"
+
+
+def test_an_assignment_that_does_not_fit_the_bus_is_not_tried_again() -> None:
+    world, _, _ = small()
+    world.submit("r")
+    (assign,) = world.deliverable()
+    world.inbox.remove(assign)
+    world.core.answered(assign, control.Refused("1.2 MB", code="too_large"), world.now)
+    world.run()
+    world.settle()
+    assert (world.over[a("r")].code, world.over[a("r")].retry) == ("too_large", False)
+    assert "decode-0" in world.core.members.nodes
 
 
 def test_a_refused_assignment_ends_the_attempt_only() -> None:
@@ -544,11 +565,62 @@ def test_silence_means_nothing_while_the_bus_is_away() -> None:
     to_decode(world, a("r"), de, pe)
     world.tick(connected=False)
     world.tick(60, connected=False)
-    (send,) = (s for s in world.sent if isinstance(s.message, control.AssignDecode))
-    world.core.undeliverable(send, "not connected", world.now)
     world.tick()
     assert a("r") in world.core.book.records
     assert len(world.core.members.nodes) == 2
+    world.tick(3.1)
+    assert world.core.members.nodes == {}
+
+
+def test_what_could_not_be_answered_is_sent_again_and_loses_nobody() -> None:
+    world, pe, de = small()
+    talk(world, 10)
+    world.submit("r")
+    (assign,) = world.deliverable()
+    world.tick(connected=False)
+    world.tick(assign.give_up_s, connected=False)
+    assert world.undeliverable(assign)
+    world.tick()
+    # Back for a moment only: the nodes may still be connecting.
+    talk(world, assign.give_up_s - 0.5)
+    assert world.undeliverable(assign)
+    assert len(world.core.members.nodes) == 2
+    to_decode(world, a("r"), de, pe)
+    talk(world, 1)
+    world.core.undeliverable(assign, "not answered", world.now)
+    world.run()
+    assert "decode-0" not in world.core.members.nodes
+
+
+def test_a_gateway_is_told_of_a_loss_however_long_the_bus_was_away() -> None:
+    world, pe, _ = small()
+    talk(world, 100)
+    world.submit("r")
+    world.settle()
+    world.tell(control.AttemptLost(a("r"), "decode-0", "transfer", "the link broke", True))
+    (over,) = (send for send in world.deliverable() if send.to.kind == "gateway")
+    world.tick(connected=False)
+    world.tick(over.give_up_s, connected=False)
+    assert world.undeliverable(over)
+    world.tick()
+    talk(world, over.give_up_s + 0.1)
+    assert not world.undeliverable(over)
+    assert pe.name in world.core.members.nodes
+
+
+def test_a_scheduler_that_stood_still_takes_nobody_for_lost() -> None:
+    world, pe, de = small()
+    talk(world, 10)
+    world.submit("r0")
+    to_decode(world, a("r0"), de, pe)
+    world.submit("r1")
+    (assign,) = (send for send in world.deliverable() if send.attempt == a("r1"))
+    world.now += 60
+    assert world.undeliverable(assign)
+    world.tick()
+    assert set(world.core.book.records) == {a("r0"), a("r1")}
+    assert len(world.core.members.nodes) == 2
+    assert world.core.status(world.now).gateways == ("gw",)
     world.tick(3.1)
     assert world.core.members.nodes == {}
 

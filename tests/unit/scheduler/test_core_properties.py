@@ -35,6 +35,8 @@ class Cluster(RuleBasedStateMachine):
                     "prefill" if role == "prefill" else "decode",
                     engines=engines,
                 )
+        # Long enough for the scheduler to take silence for an answer.
+        self._pass(3.1)
 
     def _node(self, data: st.DataObject, role: str | None = None) -> SimNode:
         names = sorted(n.name for n in self.world.nodes.values() if role in (None, n.role))
@@ -151,10 +153,10 @@ class Cluster(RuleBasedStateMachine):
     def the_gateway_was_away(self, returns: bool, rarely: int) -> None:
         if rarely:
             return
-        self.world.now += 6.1
-        for node in list(self.world.nodes.values()):
-            self.world.tell(node.fetch())
-        self.world.tick()
+        for _ in self.world.steps(6.1):
+            for node in list(self.world.nodes.values()):
+                self.world.tell(node.fetch())
+            self.world.tick()
         assert not self.world.core.book.records
         self.world.gateway(incarnation="1" if returns else str(self.world.now))
 
@@ -164,13 +166,13 @@ class Cluster(RuleBasedStateMachine):
         if not sends:
             return
         send = data.draw(st.sampled_from(sends))
-        self.world.inbox.remove(send)
         if refused:
+            self.world.inbox.remove(send)
             answer = control.Refused("no room", code="capacity")
             self.world.core.answered(send, answer, self.world.now)
+            self.world.run()
         else:
-            self.world.core.undeliverable(send, "not answered", self.world.now)
-        self.world.run()
+            self.world.undeliverable(send)
         for node in self.world.nodes.values():
             if node.name not in self.world.core.members.nodes:
                 assert isinstance(self.world.tell(node.fetch()), control.Refused)
@@ -202,12 +204,12 @@ class Cluster(RuleBasedStateMachine):
 
     def _pass(self, seconds: float, except_for: str = "") -> None:
         """Everybody else keeps talking while time passes."""
-        self.world.now += seconds
-        self.world.gateway(incarnation=self._gateway_life())
-        for node in list(self.world.nodes.values()):
-            if node.name != except_for:
-                self.world.tell(node.fetch())
-        self.world.tick()
+        for _ in self.world.steps(seconds):
+            self.world.gateway(incarnation=self._gateway_life())
+            for node in list(self.world.nodes.values()):
+                if node.name != except_for:
+                    self.world.tell(node.fetch())
+            self.world.tick()
 
     @rule(seconds=st.floats(0, 2.5))
     def time_passes(self, seconds: float) -> None:
@@ -219,6 +221,13 @@ class Cluster(RuleBasedStateMachine):
         self.world.tick(connected=False)
         self.world.tick(seconds, connected=False)
         self.world.tick(connected=True)
+        assert set(self.world.core.members.nodes) == nodes
+
+    @rule(seconds=st.floats(1.6, 60))
+    def the_scheduler_stood_still(self, seconds: float) -> None:
+        nodes = set(self.world.core.members.nodes)
+        self.world.now += seconds
+        self.world.tick()
         assert set(self.world.core.members.nodes) == nodes
 
     def teardown(self) -> None:
