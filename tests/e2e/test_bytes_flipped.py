@@ -212,6 +212,8 @@ async def test_in_a_slot_from_which_a_block_is_stored(it: Rig, decoded: bool) ->
     ) -> list[WriteStatus]:
         # Blocks of the prompt come together, those that decoding fills one by one.
         if (len(keys) == 1) is decoded:
+            (request,) = it.decode._requests
+            await request.copied.wait()
             blocks[0][100] ^= 1
         return await write(keys, blocks, deadline_s=deadline_s)
 
