@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from dualpath.cluster.home import Home
-from dualpath.cluster.leash import leashed
 from dualpath.cluster.nats_server import NAME as NATS
 from dualpath.cluster.nats_server import find_nats_server
 from dualpath.cluster.processes import alive, send
 from dualpath.cluster.record import ClusterRecord, load_record
 from dualpath.cluster.status import Status, read_status
+from dualpath.telemetry.leash import leashed
 
 SMALL: dict[str, Any] = {
     "model": "synthetic",

@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import msgspec
 
-from dualpath.cluster.leash import leashed
 from dualpath.cluster.output import Lines
 from dualpath.cluster.plan import describe_exit
 from dualpath.cluster.processes import ProcessId, identify
 from dualpath.cluster.record import Ready
+from dualpath.telemetry.leash import leashed
 
 TAIL_LINES = 20
 READY_FD = "--ready-fd"
@@ -142,6 +142,9 @@ class Child:
         reading = asyncio.create_task(self._read(output), name=f"output of {self.name}")
         try:
             await _readable(handle)
+            # What it started and left behind has no owner any more; until the wait the group is surely its own.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             status = self._process.wait()
             # Whatever still holds the pipe's other end is no business of this process's end.
             with suppress(TimeoutError):

@@ -19,6 +19,7 @@ from dualpath.model.checkpoint import weight_files
 from dualpath.model.locate import NAMED, model_directory, resolve_dtype
 from dualpath.model.tiny import write_tiny
 from dualpath.settings import Settings, load_settings
+from dualpath.telemetry.leash import leashed
 
 Progress = Callable[[str], None]
 
@@ -93,7 +94,7 @@ def smollm2_file() -> Path:
 
 def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int) -> None:
     progress(f"converting {source.name} to {dtype}, once")
-    command = [sys.executable, "-m", CONVERTER, str(source), dtype, str(into)]
+    command = leashed([sys.executable, "-m", CONVERTER, str(source), dtype, str(into)])
     # The child holds the lock as well: were this process killed, nobody would touch `into` before it ends.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=(lock,)
@@ -105,9 +106,9 @@ def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int
                 lines.append(line.rstrip())
                 if line.startswith(("reading ", "writing ")):
                     progress(line.rstrip())
-        finally:
-            if process.poll() is None and sys.exc_info()[0] is not None:
-                process.kill()
+        except BaseException:
+            process.kill()
+            raise
     if process.returncode:
         raise ModelError(
             f"converting {source} failed (exit code {process.returncode}):\n"

@@ -1,1 +1,1 @@
-"""Structured logs, Prometheus metrics, the /metrics and /health port, and the run of a process."""
+"""Structured logs, Prometheus metrics, the /metrics and /health port, and how processes run and end."""

@@ -10,7 +10,7 @@ import pytest
 from tests.support.wait import until
 
 from dualpath.cluster.child import Child, ChildFailed
-from dualpath.cluster.processes import alive
+from dualpath.cluster.processes import alive, identify
 
 
 def start(code: str, *, says_ready: bool = False) -> tuple[Child, list[str]]:
@@ -75,8 +75,7 @@ async def test_descendants_stop_too_and_do_not_hold_the_end_up(tmp_path: Path) -
     )
     await until(lambda: "up" in lines)
     assert await child.stop(10.0)
-    inner_pid = int(note.read_text())
-    os.kill(inner_pid, signal.SIGKILL)
+    await until(lambda: identify(int(note.read_text())) is None, what="no descendant")
 
 
 async def test_stopping_twice_is_fine() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.support.wait import until
 from tokenizers import Tokenizer
 
 from dualpath.model import prepare
@@ -112,6 +115,34 @@ def test_failed_conversion_shows_the_end_of_what_it_said(
     with pytest.raises(ModelError, match="no_such_module"):
         prepare_model(settings, lambda line: None)
     assert not (tmp_path / "models" / "smollm2-float32").exists()
+
+
+async def test_a_converter_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    (tmp_path / "hangs.py").write_text(
+        "import os, pathlib, signal\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(os.getpid()))\nsignal.pause()\n"
+    )
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from dualpath.model import prepare; from dualpath.settings import Settings\n"
+        "prepare.smollm2_file = lambda: Path('x.gguf'); prepare.CONVERTER = 'hangs'\n"
+        "home = Path(sys.argv[1])\n"
+        "prepare.prepare_model(Settings(model='smollm2', dtype='float32', home=home), print)\n"
+    )
+    preparing = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, str(tmp_path),
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await until(lambda: note.exists() and note.read_text(), what="a converter")
+    finally:
+        preparing.kill()
+        await preparing.wait()
+    converter = Path("/proc", note.read_text(), "cmdline")
+    # A zombie's is empty.
+    await until(lambda: not converter.exists() or not converter.read_bytes(), what="its end")
 
 
 def test_by_hand_prints_the_directory(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""`python -m dualpath.cluster.leash PARENT_PID PROGRAM ARGUMENT…`: become PROGRAM, and die with the parent.
+"""`python -m dualpath.telemetry.leash PARENT_PID PROGRAM ARGUMENT…`: become PROGRAM, and die with the parent.
 
-The kernel kills the program when the process that started it ends, however that ends, so that a killed
-supervisor leaves no process behind. The bond survives `exec`, so it holds for any program.
+The kernel kills the program when the process that started it ends, however that ends, so that one which is
+killed leaves no process behind. The bond survives `exec`, so it holds for any program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 def leashed(command: Sequence[str]) -> list[str]:
     """`command` with the leash before it; its program must be a path. To be started by this very process,
-    from a thread that lives as long as it."""
+    from a thread that lives as long as the command may."""
     return [sys.executable, "-m", __name__, str(os.getpid()), *command]
 
 
