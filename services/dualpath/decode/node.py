@@ -138,8 +138,6 @@ class DecodeNode(Node):
 
     def _begin(self, assign: control.AssignDecode) -> None:
         request = DecodeRequest(assign, self.geometry)
-        growth = self.geometry.blocks_for(assign.prompt_tokens + 1) * self.geometry.block_tokens
-        self._engines[assign.engine].ledger.promise(assign.attempt, growth)
         self._requests.start(request, self._serve(request))
         self.changed.set()
 
@@ -160,10 +158,10 @@ class DecodeNode(Node):
 
     # ── memory for the PE ──────────────────────────────────────────────────────────────────────────
     def _check_grant(self, request: DecodeRequest, grant: data.Grant) -> None:
+        if not request.region_key:
+            raise TransportError(f"{request.attempt} takes no grants (any more)")
         layers, tokens = self.geometry.n_layers, request.prompt_tokens
-        if request.region is None or not (
-            0 <= grant.layer < layers and 0 <= grant.start < grant.stop <= tokens
-        ):
+        if not (0 <= grant.layer < layers and 0 <= grant.start < grant.stop <= tokens):
             raise TransportError(
                 f"a grant for layer {grant.layer}, tokens [{grant.start}, {grant.stop}) of "
                 f"{request.attempt}, which has {layers} layers and {tokens} tokens"
@@ -198,6 +196,8 @@ class DecodeNode(Node):
         attempt = request.attempt
         lost: tuple[str, str, bool] | None = None
         try:
+            # Here and not before: a task that is aborted before its first step releases nothing.
+            self._promise_hbm(request)
             async with asyncio.timeout(request.assign.deadline_s):
                 await self._reserve(request)
                 await self._decode(request, await request.prefill_done)
@@ -209,11 +209,16 @@ class DecodeNode(Node):
             lost = ("transfer", str(error), True)
         finally:
             await finish(self._release(request))
+            if request.clock.phase is not Phase.DONE:
+                self._streams.drop(attempt)
             self.changed.set()
         if lost is not None:
-            self._streams.drop(attempt)
             code, reason, retry = lost
             await self.lost(attempt, code, reason, retry=retry)
+
+    def _promise_hbm(self, request: DecodeRequest) -> None:
+        tokens = self.geometry.blocks_for(request.prompt_tokens + 1) * self.geometry.block_tokens
+        self._engines[request.assign.engine].ledger.promise(request.attempt, tokens)
 
     async def _reserve(self, request: DecodeRequest) -> None:
         """DE slots for the whole prompt, opened to the PE; then this side's share is read as told."""
@@ -311,10 +316,11 @@ class DecodeNode(Node):
 
     # ── release ────────────────────────────────────────────────────────────────────────────────────
     async def _close_to_peers(self, request: DecodeRequest) -> None:
-        """Nobody writes into the slots, and nothing is pushed out of them, when this returns."""
-        if request.region_key:
-            await self.cnic_endpoints[request.assign.engine].revoke(request.region_key)
-            request.region_key = 0
+        """Nobody writes into the slots, and nothing is pushed out of them, when this returns. From its first
+        step on no grant is taken: a push that began later would read slots that are somebody else's."""
+        key, request.region_key = request.region_key, 0
+        if key:
+            await self.cnic_endpoints[request.assign.engine].revoke(key)
         if request.loading is not None:
             request.loading.cancel()
             await asyncio.gather(request.loading, return_exceptions=True)

@@ -31,6 +31,7 @@ class DecodeRequest:
         self.slots: list[int] = []
         self.region: SlotRegion | None = None
         self.region_key = 0
+        """Opens `region` to the PE; 0 while it is closed."""
         self.load: asyncio.Future[LoadDecode] = loop.create_future()
         self.prefill_done: asyncio.Future[PrefillDone] = loop.create_future()
         self.loading: asyncio.Task[None] | None = None

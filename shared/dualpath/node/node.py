@@ -106,6 +106,7 @@ class Node(ABC):
         """Ends with the error that the node cannot survive."""
         self._owned: set[asyncio.Task[None]] = set()
         self._reports: dict[Attempt, asyncio.Task[None]] = {}
+        self._closing = False
 
     def _nic(self, name: str, bandwidth: int | None) -> PacedNic:
         settings = self.settings
@@ -170,7 +171,9 @@ class Node(ABC):
             await endpoint.start(self._link_handler(number))
         self.metrics.watch(self.status)
         self.start_engines()
-        await self.bus.serve(control.node_subject(self.node_id), control.to_node, self.on_control)
+        await self.bus.serve(
+            control.node_subject(self.node_id), control.to_node, self._handle_control
+        )
         await self._register()
         self.own(self._fetch_loop())
 
@@ -187,6 +190,8 @@ class Node(ABC):
             await self.close()
 
     async def close(self) -> None:
+        """Take no more work, abort what there is, and give everything back."""
+        self._closing = True
         await self.finish_attempts()
         for task in self._owned:
             task.cancel()
@@ -208,8 +213,9 @@ class Node(ABC):
 
     def _owned_ended(self, task: asyncio.Task[None]) -> None:
         self._owned.discard(task)
-        if not task.cancelled() and task.exception() is not None and not self.failure.done():
-            self.failure.set_exception(task.exception() or RuntimeError("a node's task ended"))
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failure.done():
+            self.failure.set_exception(error)
 
     def _link_handler(self, engine: int) -> Any:
         async def handle(peer: Address, payload: bytes) -> None:
@@ -218,6 +224,11 @@ class Node(ABC):
         return handle
 
     # ── control plane ──────────────────────────────────────────────────────────────────────────────
+    async def _handle_control(self, message: Message) -> Message | None:
+        if self._closing and not isinstance(message, control.Abort | control.TokenAck):
+            return control.Refused(f"{self.node_id} is stopping", "unavailable")
+        return await self.on_control(message)
+
     async def _register(self) -> None:
         message = control.RegisterNode(
             node_id=self.node_id,

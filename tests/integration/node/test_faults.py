@@ -12,8 +12,10 @@ from tests.support.rig import Rig, Run, rig
 from tests.support.wait import until
 
 from dualpath.model.synthetic_kv import reference_tokens
-from dualpath.wire import control
-from dualpath.wire.types import ReadPath, Sampling
+from dualpath.transport.api import TransportError
+from dualpath.wire import control, data
+from dualpath.wire.codec import encode
+from dualpath.wire.types import Attempt, FinishReason, ReadPath, Sampling
 
 PATHS: tuple[ReadPath, ...] = ("none", "prefill", "decode", "split")
 MIB = 1 << 20
@@ -214,6 +216,74 @@ async def test_memory_is_free_before_the_scheduler_has_heard_of_the_loss(
         it.hears_losses = True
         await it.tell("d0", control.Abort(run.attempt, "lost"))
         await it.idle()
+
+
+async def test_an_abort_right_behind_its_assignment_leaves_no_promise(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        ids = prompt(100, 1)
+        root, keys = it.keys(ids)
+        attempt, sampling = Attempt("r", 1), Sampling(max_tokens=2, seed=0)
+        assign = control.AssignDecode(attempt, "gw", 0, 100, 0, root, keys, sampling, 60.0)
+        # The task of the attempt has not taken its first step when the abort comes.
+        await it.decode.on_control(assign)
+        await it.decode.on_control(control.Abort(attempt, "the client is gone"))
+        await it.idle()
+
+
+async def test_a_grant_that_comes_while_slots_are_given_back_is_refused(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        run = await it.begin(prompt(200, 1), Sampling(max_tokens=2, seed=0))
+        endpoint, peer = it.decode.cnic_endpoints[0], it.prefill.cnic_endpoints[0].address
+        revoke, refused = endpoint.revoke, asyncio.Event()
+
+        async def grant_and_revoke(key: int) -> None:
+            grant = encode(data.Grant(run.attempt, 0, 0, 64, 1, 0, 0))
+            with pytest.raises(TransportError, match="takes no grants"):
+                await it.decode.on_link(0, peer, grant)
+            refused.set()
+            await revoke(key)
+
+        endpoint.revoke = grant_and_revoke  # type: ignore[method-assign]
+        await it.tell("d0", control.Abort(run.attempt, "the client is gone"))
+        await asyncio.wait_for(refused.wait(), 10)
+        await it.idle()
+
+
+async def test_an_error_in_a_decode_nodes_own_code_loses_the_attempt_and_its_stream(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+
+        async def fail(*_: object) -> FinishReason:
+            raise RuntimeError("on purpose")
+
+        it.decode._decode_rest = fail  # type: ignore[method-assign,assignment]
+        run = await it.generate(prompt(100, 1), 5)
+        assert run.lost is not None
+        assert (run.lost.code, run.lost.retry) == ("internal", True)
+        await it.idle()
+        assert it.decode.counters()["streams"] == 0
+
+
+async def test_a_node_that_stops_takes_no_more_work(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        ids = prompt(100, 1)
+        root, keys = it.keys(ids)
+        sampling = Sampling(max_tokens=2, seed=0)
+        closing = asyncio.create_task(it.decode.close())
+        answer = await it.tell(
+            "d0",
+            control.AssignDecode(Attempt("r", 1), "gw", 0, 100, 0, root, keys, sampling, 60.0),
+        )
+        await closing
+        assert isinstance(answer, control.Refused)
+        assert (answer.code, it.decode.held()) == ("unavailable", ())
 
 
 def blocks_by_key(store: Path) -> dict[bytes, Path]:
