@@ -64,6 +64,8 @@ class Rig:
         self.shard: StorageShard
         self.hears_losses = True
         """Whether the scheduler answers AttemptLost."""
+        self.events_to_lose = 0
+        """So many of the next messages with tokens are lost on their way."""
         self._numbers = 0
 
     # ── scheduler ──────────────────────────────────────────────────────────────────────────────────
@@ -100,6 +102,8 @@ class Rig:
                 return control.TokenPage(
                     message.start, pack_tokens(run.ids[message.start : message.stop])
                 )
+            case control.TokenEvents() if self.events_to_lose:
+                self.events_to_lose -= 1
             case control.TokenEvents():
                 for event in message.events:
                     await self._on_event(message.node_id, event)

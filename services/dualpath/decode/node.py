@@ -40,7 +40,6 @@ from dualpath.wire.types import (
 log = get_logger(__name__)
 
 _RESEND_S = 1.0
-_KEEP_S = 60.0
 
 
 class TransferFailed(Exception):
@@ -72,7 +71,9 @@ class DecodeNode(Node):
             metrics=metrics,
         )
         self._requests: AttemptTable[DecodeRequest] = AttemptTable(self.crashed)
-        self._streams = TokenStreams(resend_s=_RESEND_S, keep_s=_KEEP_S)
+        self._streams = TokenStreams(resend_s=_RESEND_S)
+        # What is sent must leave in order: after a gap the gateway takes nothing.
+        self._sending = asyncio.Lock()
         self._write_back = WriteBack(
             self.store,
             self.arena,
@@ -252,7 +253,13 @@ class DecodeNode(Node):
         self.report(request.attempt, Phase.HANDOFF)
         self._store_prompt(request, done)
         assign, first = request.assign, done.first
-        stream = self._streams.open(request.attempt, assign.gateway_id, assign.generated, now_s())
+        stream = self._streams.open(
+            request.attempt,
+            assign.gateway_id,
+            assign.generated,
+            now_s=now_s(),
+            expires_s=request.deadline_s,
+        )
         request.stream = stream
         generated = request.take(first)
         stream.sent = 1  # by the prefill node; sent again where the gateway did not get it
@@ -345,12 +352,16 @@ class DecodeNode(Node):
 
     # ── the token stream ───────────────────────────────────────────────────────────────────────────
     async def _send_fresh(self) -> None:
-        await self._send(self._streams.fresh(now_s()))
+        async with self._sending:
+            await self._send(self._streams.fresh(now_s()))
 
     async def _resend_loop(self) -> None:
         while True:
             await asyncio.sleep(_RESEND_S / 2)
-            await self._send(self._streams.stale(now_s()))
+            async with self._sending:
+                await self._send(self._streams.stale(now_s()))
+            # Of a request that no longer decodes, what follows a piece that was lost.
+            await self._send_fresh()
 
     async def _send(self, events: dict[str, list[control.TokenEvent]]) -> None:
         for gateway_id, items in events.items():
@@ -391,12 +402,16 @@ class DecodeNode(Node):
             )
             for n, e in enumerate(self._engines)
         ]
-        return [self.arena.pool_use(), self.arena.reserved_use(), *ledgers]
+        return [
+            self.arena.pool_use(),
+            self.arena.reserved_use(),
+            *ledgers,
+            PoolUse("requests", len(self._requests), 0),
+            PoolUse("token_streams", len(self._streams), 0),
+        ]
 
     def counters(self) -> dict[str, int]:
         return {
-            "requests": len(self._requests),
-            "streams": len(self._streams),
             "steps": sum(e.steps for e in self._engines),
             "tokens": sum(e.tokens for e in self._engines),
             "blocks_stored": self._write_back.stored,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from dualpath.blocks import BlockKeys, KVGeometry, Phase, unpack_keys
 from dualpath.blocks.keys import unpack_tokens
@@ -27,6 +28,7 @@ class DecodeRequest:
         self.assign = assign
         self.geometry = geometry
         self.keys = unpack_keys(assign.keys)
+        self.deadline_s = time.monotonic() + assign.deadline_s
         self.clock = PhaseClock(Phase.QUEUED)
         self.slots: list[int] = []
         self.region: SlotRegion | None = None

@@ -24,46 +24,56 @@ class TokenStream:
     attempt: Attempt
     gateway_id: str
     base: int
+    expires_s: float
+    """The request's deadline: afterwards nobody waits for its tokens."""
     tokens: list[Sampled] = field(default_factory=list)
     finish: FinishReason | None = None
     stats: AttemptStats | None = None
     acked: int = 0
     """How many of `tokens` the gateway has."""
     sent: int = 0
-    """How many of `tokens` have been sent at least once."""
+    """How many of `tokens` have been sent; back to `acked` where something was lost on the way."""
     finish_sent: bool = False
     over: bool = False
     """The gateway has everything: nothing needs to be kept."""
+    repeating: bool = False
+    """Something was lost: until the gateway takes the first piece of it, nothing else is sent."""
     moved_s: float = 0.0
-    """When something was last sent or acknowledged."""
-    heard_s: float = 0.0
-    """When the gateway was last heard (or the stream opened)."""
+    """Since when what is unacknowledged has been so: it was sent, or the gateway took what came before it."""
+
+    @property
+    def unacknowledged(self) -> bool:
+        return self.acked < self.sent or (self.finish_sent and not self.over)
 
     def fresh(self, now_s: float) -> TokenEvent | None:
-        """What has not been sent yet, as one event."""
-        if self.sent == len(self.tokens) and (self.finish is None or self.finish_sent):
-            return None
-        return self._event(self.sent, now_s)
+        """What has not been sent yet, as one event; after a long backlog more remains."""
+        all_sent = self.sent == len(self.tokens) and (self.finish is None or self.finish_sent)
+        return None if all_sent or self.repeating else self._next_event(now_s)
 
     def stale(self, now_s: float, resend_s: float) -> TokenEvent | None:
-        """Everything unacknowledged, if nothing has moved for `resend_s`."""
-        unacked = self.acked < self.sent or (self.finish_sent and not self.over)
-        if not unacked or now_s - self.moved_s < resend_s:
+        """The first piece of what is unacknowledged, where the gateway has taken nothing for `resend_s`,
+        whatever was sent meanwhile. Once it is taken, all that follows is fresh again."""
+        if not self.unacknowledged or now_s - self.moved_s < resend_s:
             return None
-        return self._event(self.acked, now_s)
+        self.sent, self.finish_sent, self.repeating = self.acked, False, True
+        return self._next_event(now_s)
 
     def acknowledge(self, ack: TokenAck, now_s: float) -> None:
         """Take a gateway's word for what it has; numbers out of range count for nothing."""
-        self.acked = max(self.acked, min(ack.next_index - self.base, len(self.tokens)))
-        self.moved_s = self.heard_s = now_s
+        taken = min(ack.next_index - self.base, len(self.tokens))
+        if taken > self.acked or ack.finished:
+            self.acked = max(self.acked, taken)
+            self.sent = max(self.sent, self.acked)
+            self.moved_s, self.repeating = now_s, False
         self.over = self.over or ack.finished
 
-    def _event(self, start: int, now_s: float) -> TokenEvent:
-        stop = min(len(self.tokens), start + EVENT_TOKENS)
+    def _next_event(self, now_s: float) -> TokenEvent:
+        if not self.unacknowledged:
+            self.moved_s = now_s
+        start = self.sent
+        self.sent = stop = min(len(self.tokens), start + EVENT_TOKENS)
         ends = self.finish is not None and stop == len(self.tokens)
-        self.sent = max(self.sent, stop)
         self.finish_sent = self.finish_sent or ends
-        self.moved_s = now_s
         return TokenEvent(
             self.attempt,
             self.base + start,
@@ -90,13 +100,14 @@ def batches(events: Sequence[TokenEvent]) -> Iterator[tuple[TokenEvent, ...]]:
 class TokenStreams:
     """All streams of a decode node, and what of them is to be sent to which gateway."""
 
-    def __init__(self, *, resend_s: float, keep_s: float) -> None:
+    def __init__(self, *, resend_s: float) -> None:
         self._resend_s = resend_s
-        self._keep_s = keep_s
         self._streams: dict[Attempt, TokenStream] = {}
 
-    def open(self, attempt: Attempt, gateway_id: str, base: int, now_s: float) -> TokenStream:
-        stream = TokenStream(attempt, gateway_id, base, moved_s=now_s, heard_s=now_s)
+    def open(
+        self, attempt: Attempt, gateway_id: str, base: int, *, now_s: float, expires_s: float
+    ) -> TokenStream:
+        stream = TokenStream(attempt, gateway_id, base, expires_s, moved_s=now_s)
         self._streams[attempt] = stream
         return stream
 
@@ -117,9 +128,9 @@ class TokenStreams:
         return self._collect(lambda stream: stream.fresh(now_s))
 
     def stale(self, now_s: float) -> dict[str, list[TokenEvent]]:
-        """Events to be sent again, by gateway; streams that nobody took for `keep_s` are given up."""
+        """Events to be sent again, by gateway; finished streams that nobody took in time are given up."""
         for attempt, stream in list(self._streams.items()):
-            if stream.finish is not None and now_s - stream.heard_s > self._keep_s:
+            if stream.finish is not None and now_s >= stream.expires_s:
                 self.drop(attempt)
         return self._collect(lambda stream: stream.stale(now_s, self._resend_s))
 
@@ -128,8 +139,7 @@ class TokenStreams:
     ) -> dict[str, list[TokenEvent]]:
         events: dict[str, list[TokenEvent]] = {}
         for stream in self._streams.values():
-            event = pick(stream)
-            if event is not None:
+            while (event := pick(stream)) is not None:
                 events.setdefault(stream.gateway_id, []).append(event)
         return events
 

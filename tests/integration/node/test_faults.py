@@ -266,7 +266,7 @@ async def test_an_error_in_a_decode_nodes_own_code_loses_the_attempt_and_its_str
         assert run.lost is not None
         assert (run.lost.code, run.lost.retry) == ("internal", True)
         await it.idle()
-        assert it.decode.counters()["streams"] == 0
+        assert {pool.name: pool.used for pool in it.decode.pools()}["token_streams"] == 0
 
 
 async def test_a_node_that_stops_takes_no_more_work(
@@ -284,6 +284,23 @@ async def test_a_node_that_stops_takes_no_more_work(
         await closing
         assert isinstance(answer, control.Refused)
         assert (answer.code, it.decode.held()) == ("unavailable", ())
+
+
+async def test_tokens_that_were_lost_on_the_bus_come_again_while_decoding_goes_on(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path, synthetic={"decode_step_s": 0.02}) as it:
+        run = await it.begin(prompt(100, 1), Sampling(max_tokens=1000, seed=0))
+        await it.pair(run, "none", 0, 0)
+        await until(lambda: len(run.tokens) >= 3)
+        it.events_to_lose = 2
+        await until(lambda: not it.events_to_lose)
+        had = len(run.tokens)
+        await until(lambda: len(run.tokens) > had + 10)
+        assert run.finish is None
+        assert run.tokens == right(it, run, len(run.tokens))
+        await it.tell("d0", control.Abort(run.attempt, "enough"))
+        await it.idle()
 
 
 def blocks_by_key(store: Path) -> dict[bytes, Path]:
