@@ -129,16 +129,18 @@ class LocalCluster:
         return found[0]
 
     def in_use(self) -> dict[str, int]:
-        """Everything that nodes and scheduler hold, by `process.pool`; empty when the cluster is idle."""
-        cluster = self.status().cluster
+        """Everything that any process holds, by `process.pool`; empty when the cluster is idle."""
+        status = self.status()
+        cluster = status.cluster
         assert cluster is not None, "the scheduler answers"
-        held = {f"scheduler.{pool.name}": pool.used for pool in cluster.scheduler.pools}
-        held |= {"scheduler.queued": cluster.queued, "scheduler.running": cluster.running}
-        for node in cluster.nodes:
-            for pool in node.status.pools:
-                held[f"{node.node_id}.{pool.name}"] = pool.used
-                held[f"{node.node_id}.{pool.name} waiting"] = pool.waiting
-            held[f"{node.node_id}.read_q"] = node.status.read_q_tokens
+        held = {"scheduler.queued": cluster.queued, "scheduler.running": cluster.running}
+        # A process that was started again by hand has a port that nobody wrote down.
+        processes = {node.node_id: node.status for node in cluster.nodes} | status.processes
+        for name, process in processes.items():
+            for pool in process.pools:
+                held[f"{name}.{pool.name}"] = pool.used
+                held[f"{name}.{pool.name} waiting"] = pool.waiting
+            held[f"{name}.read_q"] = process.read_q_tokens
         return {name: used for name, used in held.items() if used}
 
     def until_idle(self, within_s: float = 10.0) -> None:

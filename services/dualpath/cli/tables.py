@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.table import Table
 
+from dualpath.cluster.nats_server import NAME as NATS
 from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ServiceRecord
 from dualpath.cluster.status import Status
 from dualpath.wire.control import ClusterStatus
-from dualpath.wire.types import NicBytes, PoolUse
+from dualpath.wire.types import NodeStatus
 
 
 def print_status(status: Status, console: Console | None = None) -> None:
@@ -22,20 +25,20 @@ def print_status(status: Status, console: Console | None = None) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(_processes(record.services))
+    console.print(_processes(status))
+    console.print(_pools(status.processes))
+    console.print(_nics(status.processes))
     if status.cluster is None:
         console.print(f"[bold red]{status.problem}[/]", highlight=False, soft_wrap=True)
         return
     cluster = status.cluster
+    console.print(_nodes(cluster))
     console.print(
         f"{cluster.queued} requests queued, {cluster.running} running; "
         f"registered gateways: {', '.join(cluster.gateways) or 'none'}",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(_nodes(cluster))
-    console.print(_pools(cluster))
-    console.print(_nics(cluster))
 
 
 def _table(title: str, *columns: str, numbers: int = 0) -> Table:
@@ -46,18 +49,23 @@ def _table(title: str, *columns: str, numbers: int = 0) -> Table:
     return table
 
 
-def _processes(services: tuple[ServiceRecord, ...]) -> Table:
+def _processes(status: Status) -> Table:
     table = _table("Processes", "name", "role", "state", "pid", "/metrics port", numbers=2)
-    for service in services:
-        if service.exit_status is not None:
-            state = f"[red]dead ({service.exit_status})[/]"
-        elif not alive(service.process):
-            state = "[red]dead[/]"
-        else:
-            state = "ready" if service.ready or service.role == "nats" else "starting"
+    for service in status.record.services:
         port = service.ready.http_port if service.ready else 0
+        state = _state(service, answers=service.name in status.processes)
         table.add_row(service.name, service.role, state, str(service.process.pid), str(port or "–"))
     return table
+
+
+def _state(service: ServiceRecord, *, answers: bool) -> str:
+    if service.exit_status is not None:
+        return f"[red]dead ({service.exit_status})[/]"
+    if not alive(service.process):
+        return "[red]dead[/]"
+    if service.ready:
+        return "ready" if answers else "[red]does not answer[/]"
+    return "ready" if service.role == NATS else "starting"
 
 
 def _nodes(cluster: ClusterStatus) -> Table:
@@ -79,25 +87,20 @@ def _nodes(cluster: ClusterStatus) -> Table:
     return table
 
 
-def _pools(cluster: ClusterStatus) -> Table:
+def _pools(processes: Mapping[str, NodeStatus]) -> Table:
     table = _table("Pools", "process", "pool", "used", "of", "waiting", numbers=3)
-
-    def add(name: str, pools: tuple[PoolUse, ...]) -> None:
-        for pool in pools:
-            table.add_row(name, pool.name, str(pool.used), str(pool.total), str(pool.waiting))
-
-    add("scheduler", cluster.scheduler.pools)
-    for node in cluster.nodes:
-        add(node.node_id, node.status.pools)
+    for name, process in processes.items():
+        for pool in process.pools:
+            total = str(pool.total or "–")
+            table.add_row(name, pool.name, str(pool.used), total, str(pool.waiting))
     return table
 
 
-def _nics(cluster: ClusterStatus) -> Table:
+def _nics(processes: Mapping[str, NodeStatus]) -> Table:
     table = _table("NICs, bytes since start", "NIC", "lane", "sent", "received", numbers=2)
-    for node in cluster.nodes:
+    for process in processes.values():
         moved: dict[tuple[str, str], dict[str, int]] = {}
-        nic: NicBytes
-        for nic in node.status.nics:
+        for nic in process.nics:
             moved.setdefault((nic.nic, nic.lane), {})[nic.direction] = nic.nbytes
         for (name, lane), directions in moved.items():
             table.add_row(

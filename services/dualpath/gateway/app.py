@@ -95,6 +95,10 @@ def make_app(
             {"status": "ok" if well else "unavailable", "detail": sentence}, 200 if well else 503
         )
 
+    @app.get("/status")
+    async def status() -> Response:
+        return json_response(watch.metrics.status())
+
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(watch.metrics.render(), media_type=CONTENT_TYPE)

@@ -284,11 +284,10 @@ class PrefillNode(Node):
             PoolUse(f"prefill_hbm_bytes_{n}", e.parts.budget.used, e.parts.budget.total)
             for n, e in enumerate(self._engines)
         ]
-        return [self.arena.pool_use(), *budgets]
+        return [self.arena.pool_use(), *budgets, PoolUse("requests", len(self._requests), 0)]
 
     def counters(self) -> dict[str, int]:
         return {
-            "requests": len(self._requests),
             "forwards": sum(e.forwards for e in self._engines),
             "forward_tokens": sum(e.forward_tokens for e in self._engines),
         }

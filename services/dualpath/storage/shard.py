@@ -104,6 +104,7 @@ class StorageShard:
                 self._reading.pool_use(),
                 self._writing.pool_use(),
                 PoolUse("store_calls", calls, MAX_CALLS_PER_PEER),
+                PoolUse("leases", len(self._leases), 0),
             ),
             nics=()
             if nic is None
@@ -114,7 +115,6 @@ class StorageShard:
             counters={
                 "blocks": stat.blocks,
                 "bytes": stat.nbytes,
-                "leases": len(self._leases),
                 **self._disk.counters,
             },
         )

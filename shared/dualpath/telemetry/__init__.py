@@ -1,1 +1,1 @@
-"""Structured logs, Prometheus metrics, the /metrics and /health port, and how processes run and end."""
+"""Structured logs, Prometheus metrics, the operators' port, and how processes run and end."""

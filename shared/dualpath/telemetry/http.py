@@ -1,10 +1,12 @@
-"""The port that every process has for operators: GET /metrics and GET /health."""
+"""The port that every process has for operators: GET /metrics, /health and /status."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+
+import msgspec
 
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -27,7 +29,10 @@ class StatusServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int = 0, *, metrics: Metrics, healthy: Healthy) -> int:
-        """Listen at `host`; port 0 takes a free one. Returns the port. Raises OSError if it is taken."""
+        """Listen at `host`; port 0 takes a free one. Returns the port. Raises OSError if it is taken.
+
+        /status is the NodeStatus that `metrics` watch, as JSON.
+        """
         self._metrics, self._healthy = metrics, healthy
         self._server = await asyncio.start_server(self._accept, host, port, limit=_MAX_HEAD_BYTES)
         listening: int = self._server.sockets[0].getsockname()[1]
@@ -97,9 +102,16 @@ class StatusServer:
         match target.partition("?")[0]:
             case "/metrics":
                 return HTTPStatus.OK, CONTENT_TYPE, self._metrics.render()
+            case "/status":
+                body = msgspec.json.encode(self._metrics.status())
+                return HTTPStatus.OK, "application/json", body
             case "/health":
                 well, sentence = self._healthy()
                 status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
                 return status, "text/plain; charset=utf-8", f"{sentence}\n".encode()
             case _:
-                return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics and /health\n"
+                return (
+                    HTTPStatus.NOT_FOUND,
+                    "text/plain",
+                    b"there are /metrics, /health and /status\n",
+                )

@@ -38,7 +38,7 @@ class Metrics:
         self._gauges()
         info = self._gauge("process_info", "Which process this is; always 1", "service", "node_id")
         info.labels(service=service, node_id=node_id).set(1)
-        self._watching = False
+        self._status: Callable[[], NodeStatus] | None = None
 
     def _counters(self) -> None:
         self.hit_tokens = self._counter("hit_tokens", "Prompt tokens whose KV was read", "path")
@@ -81,13 +81,17 @@ class Metrics:
 
     def watch(self, status: Callable[[], NodeStatus]) -> None:
         """Read pools, NICs, read queue and counters from `status` at every scrape. Once per process."""
-        if self._watching:
+        if self._status is not None:
             raise RuntimeError("these metrics watch a status already; make another Metrics")
-        self._watching = True
+        self._status = status
         self.queue_tokens.labels(queue=STORAGE_READ_QUEUE).set_function(
             lambda: float(status().read_q_tokens)
         )
         self.registry.register(_StatusCollector(status))
+
+    def status(self) -> NodeStatus:
+        """What `watch` was given, as it is now; empty before."""
+        return self._status() if self._status else NodeStatus()
 
     def render(self) -> bytes:
         """The text exposition, of type CONTENT_TYPE."""

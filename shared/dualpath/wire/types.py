@@ -92,7 +92,8 @@ class EngineLoad(Value, frozen=True):
 
 
 class PoolUse(Value, frozen=True):
-    """Use of one pool of the node; units are in the name (`de_slots`, `hbm_bytes_0`, …)."""
+    """Use of one pool of the process; units are in the name (`de_slots`, `hbm_bytes_0`, …). `total` 0: no bound
+    of its own. Idle, all are back at zero."""
 
     name: str
     used: int

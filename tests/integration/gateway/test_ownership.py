@@ -398,6 +398,11 @@ async def test_metrics_count_requests_by_outcome(harness: Harness) -> None:
     assert 'dualpath_requests_total{outcome="done"} 1.0' in text
     assert "dualpath_ttft_seconds_count 1.0" in text
     assert 'dualpath_pool_used{pool="gateway_requests"} 0.0' in text
+    pools = (await harness.http.get("/status")).json()["pools"]
+    assert [(pool["name"], pool["used"]) for pool in pools] == [
+        ("gateway_requests", 0),
+        ("gateway_cancellations", 0),
+    ]
     await harness.http.get("/nowhere")
     assert (
         'dualpath_events_total{event="http_404"} 1.0' in (await harness.http.get("/metrics")).text

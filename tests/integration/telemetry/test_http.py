@@ -5,15 +5,18 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest_asyncio
 
 from dualpath.telemetry.http import StatusServer
 from dualpath.telemetry.metrics import Metrics
+from dualpath.wire.types import NodeStatus, PoolUse
 
 
 class Served:
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.port = 0
         self.well = True
 
     async def get(self, path: str, method: str = "GET") -> httpx.Response:
@@ -25,7 +28,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     server, metrics = StatusServer(), Metrics("decode", "decode-0")
     metrics.tokens_generated.inc(7)
-    result = Served(0)
+    result = Served(metrics)
     result.port = await server.start(
         "127.0.0.1",
         metrics=metrics,
@@ -43,6 +46,15 @@ async def test_metrics_and_health_are_served(served: Served) -> None:
     served.well = False
     answer = await served.get("/health")
     assert (answer.status_code, answer.text) == (503, "the bus is away\n")
+
+
+async def test_the_status_is_what_the_metrics_watch(served: Served) -> None:
+    status = NodeStatus(pools=(PoolUse("de_slots", 3, 10, 2),), counters={"steps": 4})
+    assert (await served.get("/status")).content == msgspec.json.encode(NodeStatus())
+    served.metrics.watch(lambda: status)
+    answer = await served.get("/status")
+    assert answer.headers["content-type"] == "application/json"
+    assert msgspec.json.decode(answer.content, type=NodeStatus) == status
 
 
 async def test_other_paths_and_methods_are_refused(served: Served) -> None:

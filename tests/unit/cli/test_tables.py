@@ -40,18 +40,22 @@ def test_processes_are_shown_with_their_ports_and_deaths() -> None:
                 ServiceRecord("decode-0", "decode", this_process()),
                 ServiceRecord("decode-1", "decode", GONE, Ready(9002), exit_status=-9),
                 ServiceRecord("decode-2", "decode", GONE, Ready(9003)),
+                ServiceRecord("storage-0", "storage", this_process(), Ready(9004)),
             ),
             None,
             "the scheduler does not answer: it is gone",
+            {"prefill-0": NodeStatus(pools=(PoolUse("pe_slots", 5, 64),))},
         )
     )
 
     def row(name: str) -> str:
-        (line,) = (line for line in lines if f" {name} " in line)
-        return line
+        return next(line for line in lines if f" {name} " in line)
 
     assert " ready " in row("nats")
     assert "9001" in row("prefill-0")
+    assert " ready " in row("prefill-0")
+    assert " does not answer " in row("storage-0")
+    assert [line for line in lines if " pe_slots " in line and " 5 " in line]
     assert " starting " in row("decode-0")
     assert "dead (-9)" in row("decode-1")
     assert " dead " in row("decode-2")
@@ -75,7 +79,8 @@ def test_nodes_queues_pools_and_nics_are_shown() -> None:
         4,
         5,
     )
-    text = "\n".join(shown(Status(record(), cluster)))
+    processes = {"prefill-0": status, "storage-0": NodeStatus(pools=(PoolUse("leases", 77, 0),))}
+    text = "\n".join(shown(Status(record(), cluster, processes=processes)))
     assert "4 requests queued, 5 running; registered gateways: gateway-0" in text
-    for value in ("1234", "99", "640", "0.0 s ago", "pe_slots", "100 B", "5.0 MiB"):
+    for value in ("1234", "99", "640", "0.0 s ago", "pe_slots", "100 B", "5.0 MiB", "leases", "77"):
         assert f" {value} " in text, value
