@@ -43,6 +43,12 @@ def prompt(seed: int) -> list[int]:
     return random_ids(random.Random(seed), TOKENS)
 
 
+async def store(it: Rig, ids: Sequence[int]) -> None:
+    """Let all full blocks of a prompt be in storage."""
+    await it.generate(ids, 2)
+    await it.idle()
+
+
 def right(it: Rig, ids: Sequence[int], n: int = N) -> list[int]:
     return reference_tokens(it.spec, ids, n, Sampling(max_tokens=n, seed=0))
 
@@ -72,7 +78,7 @@ def damage_reads(node: PrefillNode | DecodeNode, at: int) -> None:
 @pytest.mark.parametrize("path", ["prefill", "decode"])
 async def test_in_a_slot_that_was_read(it: Rig, path: ReadPath, at: int) -> None:
     ids = prompt(1)
-    await it.generate(ids, 2)
+    await store(it, ids)
     damage_reads(it.prefill if path == "prefill" else it.decode, at)
     run = await it.generate(ids, N, path)
     assert run.stats.hit_tokens == HITS
@@ -82,7 +88,7 @@ async def test_in_a_slot_that_was_read(it: Rig, path: ReadPath, at: int) -> None
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 async def test_in_either_share_of_a_split_read(it: Rig, side: str) -> None:
     ids = prompt(2)
-    await it.generate(ids, 2)
+    await store(it, ids)
     damage_reads(it.prefill if side == "prefill" else it.decode, 12_345)
     run = await it.generate(ids, N, "split")
     assert run.stats.hit_tokens == HITS
@@ -116,7 +122,7 @@ async def test_in_the_ring_of_a_prefill_device(
 ) -> None:
     async with rig(nats_server, tmp_path, layerwise=layerwise) as it:
         ids = prompt(3)
-        await it.generate(ids, 2)
+        await store(it, ids)
         damage_ring(it.prefill, layer, HITS * 256 - 1)
         run = await it.generate(ids, N, "decode")
         assert run.tokens[0] != right(it, ids)[0]
@@ -137,7 +143,7 @@ def damage_at_handoff(node: DecodeNode, slot: int) -> None:
 @pytest.mark.parametrize("slot", [0, -1], ids=["hit", "new"])
 async def test_in_a_slot_of_the_decode_node_after_prefill(it: Rig, slot: int) -> None:
     ids = prompt(4)
-    await it.generate(ids, 2)
+    await store(it, ids)
     damage_at_handoff(it.decode, slot)
     run = await it.generate(ids, N, "prefill")
     assert is_wrong_from(it, run, 1)
@@ -248,7 +254,7 @@ async def test_in_a_frame_from_the_decode_to_the_prefill_node(it: Rig, after: in
     ids = prompt(7)
     flip = Flip("d0", after)
     async with between_engines(it, flip):
-        await it.generate(ids, 2)
+        await store(it, ids)
         run = await it.generate(ids, N, "decode")
         assert flip.done is not None
         assert is_wrong_from(it, run, 0)
@@ -273,7 +279,7 @@ async def test_in_a_frame_from_storage_it_is_found_and_computed(
     between = partial(_before_shard, flip)
     async with rig(nats_server, tmp_path, before_shard=between) as it:
         ids = prompt(9)
-        await it.generate(ids, 2)
+        await store(it, ids)
         run = await it.generate(ids, N, path)
         assert flip.done is not None
         assert run.tokens == right(it, ids)
