@@ -155,7 +155,7 @@ def damage_decode(node: DecodeNode, step: int, at: Callable[[DecodeRow], int]) -
     real = backend.decode
     steps = 0
 
-    async def decode(rows: Sequence[DecodeRow]) -> list[Sampled]:
+    async def decode(rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         nonlocal steps
         if steps == step:
             rows[0].kv.wire[at(rows[0])] ^= 1
