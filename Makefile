@@ -7,12 +7,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.dualpath-installed
+COMPOSE_STAMP := $(VENV)/.dualpath-compose-installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup run test lint unit clean
+.PHONY: help setup run test lint unit compose-test clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: $(STAMP) ## Make .venv and install everything, pinned (skipped when up to date)
 
@@ -44,7 +45,14 @@ lint: setup ## Ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 unit: setup ## The tests only, without the slow ones
-	$(BIN)/pytest -m "not slow and not smollm2"
+	$(BIN)/pytest -m "not slow and not smollm2 and not compose"
+
+$(COMPOSE_STAMP): $(STAMP)
+	$(PIP) -e '.[compose]'
+	@touch $@
+
+compose-test: $(COMPOSE_STAMP) ## Lint compose/; where a Docker engine answers, run that cluster too
+	$(BIN)/pytest tests/unit/compose tests/compose
 
 clean: ## Remove caches, builds and ./.dualpath (.venv stays)
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .dualpath
