@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from bisect import insort
+from collections.abc import Callable, Coroutine
+from itertools import count
+from operator import attrgetter
+from typing import Any
 
 from dualpath.kvstore.tasks import finish
 from dualpath.policy.api import BatchPolicy, Waiting
@@ -13,6 +17,7 @@ from dualpath.prefill.ring import ring_bytes
 from dualpath.prefill.row import EngineParts, ForwardRow
 from dualpath.prefill.trace import ForwardTrace
 from dualpath.telemetry.logs import get_logger
+from dualpath.transport.api import TransportError
 from dualpath.wire.types import Sampled
 
 log = get_logger(__name__)
@@ -26,7 +31,8 @@ class _Job:
     """A request at the engine. `done` ends with its first token; `let_go` is set once the engine and its
     transfers touch nothing of the request any more."""
 
-    def __init__(self, request: PrefillRequest, on_first: FirstToken) -> None:
+    def __init__(self, arrival: int, request: PrefillRequest, on_first: FirstToken) -> None:
+        self.arrival = arrival
         self.request = request
         self.on_first = on_first
         self.done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
@@ -34,8 +40,18 @@ class _Job:
         self.row: ForwardRow | None = None
         self.abandoned = False
 
+    def end(self, outcome: Sampled | Exception) -> None:
+        """The engine has let go of the request; what became of it matters only where somebody still waits."""
+        self.let_go.set()
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
 
-FirstToken = Callable[[Sampled], Awaitable[None]]
+
+FirstToken = Callable[[Sampled], Coroutine[Any, Any, None]]
 """Called as soon as the first token is sampled, before the last KV has left."""
 
 
@@ -46,7 +62,9 @@ class PrefillEngine:
         self.parts = parts
         self._policy = policy
         self._trace_log = trace_log
+        self._arrivals = count()
         self._waiting: list[_Job] = []
+        """In the order of arrival: a request whose prompt goes on takes its old place."""
         self._draining: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self.forwards = 0
@@ -55,10 +73,10 @@ class PrefillEngine:
     async def prefill(self, request: PrefillRequest, on_first: FirstToken) -> Sampled:
         """Compute the request's missing KV, all of it delivered to the DE when this returns.
 
-        Raises PrefillFailed. When this returns, raises or has been cancelled, the engine no longer touches
-        the request.
+        Raises PrefillFailed, and what `on_first` raises. When this returns, raises or has been cancelled, the
+        engine no longer touches the request.
         """
-        job = _Job(request, on_first)
+        job = _Job(next(self._arrivals), request, on_first)
         self._waiting.append(job)
         self._wake.set()
         try:
@@ -67,8 +85,10 @@ class PrefillEngine:
             job.abandoned = True
             if job in self._waiting:
                 self._waiting.remove(job)
-                await self._close_resident(request)
+                await finish(self._close_resident(request))
                 job.let_go.set()
+                # What it held, or its place at the head, may be what others wait for.
+                self._wake.set()
             elif job.row is not None:
                 job.row.fail(PrefillFailed("the request was aborted"))
             await finish(job.let_go.wait())
@@ -113,21 +133,25 @@ class PrefillEngine:
 
     async def _forward(self, jobs: list[tuple[_Job, int]]) -> None:
         trace = ForwardTrace()
-        rows = []
-        for job, new in jobs:
-            job.row = ForwardRow(job.request, new, self.parts, trace)
-            rows.append(job.row)
+        rows: list[ForwardRow] = []
+        sampled: list[Sampled | None] = [None] * len(jobs)
         try:
+            for job, new in jobs:
+                job.row = ForwardRow(job.request, new, self.parts, trace)
+                rows.append(job.row)
             sampled = await run_forward(rows, self.parts, trace)
         except BaseException:
+            stopped = PrefillFailed("the prefill engine stopped")
             for row in rows:
-                row.fail(PrefillFailed("the prefill engine stopped"))
-            sampled = [None] * len(rows)
+                row.fail(stopped)
+            for job, _ in jobs[len(rows) :]:
+                job.end(stopped)
             raise
         finally:
             self.forwards += 1
             self.forward_tokens += sum(row.new for row in rows)
-            for (job, _), row, token in zip(jobs, rows, sampled, strict=True):
+            # Where a row could not be made there are fewer of them.
+            for (job, _), row, token in zip(jobs, rows, sampled, strict=False):
                 task = asyncio.create_task(self._conclude(job, row, token, trace))
                 self._draining.add(task)
                 task.add_done_callback(self._draining.discard)
@@ -138,8 +162,8 @@ class PrefillEngine:
     ) -> None:
         """Publish the first token, let the row's transfers end, then go on with the next chunk or finish."""
         request = job.request
-        if token is not None and not row.dead:
-            await job.on_first(token)
+        if token is not None:
+            row.run(job.on_first(token))
         await row.drain()
         job.row = None
         if self._trace_log:
@@ -149,14 +173,9 @@ class PrefillEngine:
             request.cached_tokens += row.new
         if row.dead or row.last or job.abandoned:
             await self._close_resident(request)
-            job.let_go.set()
-            if not job.done.done():
-                if token is not None and not row.dead:
-                    job.done.set_result(token)
-                else:
-                    job.done.set_exception(PrefillFailed(str(row.failure)))
+            job.end(_outcome(row, token))
         else:
-            self._waiting.insert(0, job)
+            insort(self._waiting, job, key=attrgetter("arrival"))
         self._wake.set()
 
     async def _close_resident(self, request: PrefillRequest) -> None:
@@ -176,3 +195,13 @@ class PrefillEngine:
             seconds=round(trace.seconds(), 6),
             marks=[(event, layer, round(at, 6)) for event, layer, at in trace.marks],
         )
+
+
+def _outcome(row: ForwardRow, token: Sampled | None) -> Sampled | Exception:
+    """Of a row that was its request's last. An error of our own is passed on as it is."""
+    failure = row.failure
+    if failure is None and token is not None:
+        return token
+    if failure is None or isinstance(failure, TransportError):
+        return PrefillFailed(str(failure or "the request was aborted"))
+    return failure

@@ -44,7 +44,11 @@ class Ring:
         self.nbytes = ring_bytes(self._geometry, tokens, depth)
         if not budget.try_take(self.nbytes):
             raise RuntimeError(f"a ring of {self.nbytes} bytes was begun without room for it")
-        self.buffer = backend.allocate(self.nbytes)
+        try:
+            self.buffer = backend.allocate(self.nbytes)
+        except BaseException:
+            budget.give(self.nbytes)
+            raise
         self.key = endpoint.register(BufferRegion(self.buffer.wire, on_layer))
 
     def offset(self, layer: int, token: int = 0) -> int:

@@ -124,12 +124,12 @@ class ForwardRow:
             for event in self._arrived:
                 event.set()
             return
-        self._run(self._feed())
+        self.run(self._feed())
 
     async def _feed(self) -> None:
         for layer in range(self._geometry.n_layers):
             await self._places.acquire()
-            self._run(self._arrive(layer))
+            self.run(self._arrive(layer))
 
     async def _arrive(self, layer: int) -> None:
         self._trace.mark("arrive", layer)
@@ -188,7 +188,7 @@ class ForwardRow:
     # ── leaving ────────────────────────────────────────────────────────────────────────────────────
     def leave(self, layer: int) -> None:
         """Send what the DE does not have yet of a computed layer; then its place in the ring is free."""
-        self._run(self._leave(layer))
+        self.run(self._leave(layer))
 
     async def _leave(self, layer: int) -> None:
         self._trace.mark("leave", layer)
@@ -211,7 +211,8 @@ class ForwardRow:
         )
 
     # ── end ────────────────────────────────────────────────────────────────────────────────────────
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` as a part of this row: it ends before `drain` does, and if it fails, so does the row."""
         if self.dead:
             work.close()
             return

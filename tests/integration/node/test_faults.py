@@ -11,6 +11,7 @@ from tests.support.nats import NatsServer
 from tests.support.rig import Rig, Run, rig
 from tests.support.wait import until
 
+from dualpath.memory.device import DeviceBuffer
 from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.transport.api import TransportError
 from dualpath.wire import control, data
@@ -267,6 +268,83 @@ async def test_an_error_in_a_decode_nodes_own_code_loses_the_attempt_and_its_str
         assert (run.lost.code, run.lost.retry) == ("internal", True)
         await it.idle()
         assert {pool.name: pool.used for pool in it.decode.pools()}["token_streams"] == 0
+
+
+async def test_an_error_while_the_first_token_is_published_loses_the_attempt(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path, layerwise=False) as it:
+
+        async def fail(*_: object) -> None:
+            raise RuntimeError("on purpose")
+
+        publish = it.prefill._publish
+        it.prefill._publish = fail  # type: ignore[method-assign,assignment]
+        run = await it.generate(prompt(100, 1), 5)
+        assert run.lost is not None
+        assert (run.lost.node_id, run.lost.code, run.lost.retry) == ("p0", "internal", True)
+        await it.tell("d0", control.Abort(run.attempt, "lost"))
+        await it.idle()
+        it.prefill._publish = publish  # type: ignore[method-assign]
+        again = await it.generate(prompt(100, 1), 5)
+        assert again.tokens == right(it, again, 5)
+
+
+async def test_a_prefill_node_whose_device_gives_no_memory_fails_and_can_be_closed(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        ids = prompt(300, 1)
+        await it.generate(ids, 2)
+        backend = it.prefill.backends[0]
+        allocate = backend.allocate
+        given: list[int] = []
+
+        def run_out(nbytes: int) -> DeviceBuffer:
+            if given:
+                raise MemoryError("on purpose")
+            given.append(nbytes)
+            return allocate(nbytes)
+
+        backend.allocate = run_out  # type: ignore[method-assign]
+        engine = it.prefill._engines[0]
+        # Both are in the forward whose second row cannot be made.
+        await it.idle()
+        assert engine.parts.budget.try_take(engine.parts.budget.total)
+        runs = [await it.begin(ids, Sampling(max_tokens=5, seed=0)) for _ in range(2)]
+        for run in runs:
+            await it.pair(run, "prefill", 4, 4)
+            await asyncio.wait_for(run.prefilling.wait(), 10)
+        await until(lambda: len(engine._waiting) == 2)
+        engine.parts.budget.give(engine.parts.budget.total)
+        engine._wake.set()
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(asyncio.shield(it.prefill.failure), 10)
+        await asyncio.wait_for(it.prefill.close(), 10)
+        assert not any(pool.used for pool in it.prefill.pools())
+
+
+async def test_who_waits_behind_an_aborted_head_is_served(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        engine = it.prefill._engines[0]
+        budget, small = engine.parts.budget, prompt(64, 1)
+        assert budget.try_take(budget.total)
+        head = await it.begin(prompt(1000, 2), Sampling(max_tokens=2, seed=0))
+        await it.pair(head, "none", 0, 0)
+        await until(lambda: len(engine._waiting) == 1)
+        behind = await it.begin(small, Sampling(max_tokens=2, seed=0))
+        await it.pair(behind, "none", 0, 0)
+        await until(lambda: len(engine._waiting) == 2)
+        await until(lambda: not engine._wake.is_set())
+        # What is free now the engine finds out by the head's end alone.
+        budget.give(budget.total)
+        for node in ("p0", "d0"):
+            await it.tell(node, control.Abort(head.attempt, "the client is gone"))
+        await asyncio.wait_for(behind.over.wait(), 10)
+        assert behind.tokens == right(it, behind, 2)
+        await it.idle()
 
 
 async def test_a_node_that_stops_takes_no_more_work(
