@@ -67,6 +67,7 @@ async def compare(backend: Backend, spec: ModelSpec, batch: int, context: int, s
         results = await backend.decode(rows)
         ours.append(time.perf_counter() - started)
         for row, result in zip(rows, results, strict=True):
+            assert result is not None
             row.tokens, row.last_token, row.index = row.tokens + 1, result.token_id, row.index + 1
         started = time.perf_counter()
         with torch.inference_mode():

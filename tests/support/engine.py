@@ -98,9 +98,11 @@ def hand_over(backend: Backend, request: Request, room: int) -> DecodeRow:
 
 
 async def decode_step(backend: Backend, rows: Sequence[DecodeRow]) -> list[Sampled]:
-    """One step, with the bookkeeping that is the caller's."""
-    results = await backend.decode(rows)
-    for row, result in zip(rows, results, strict=True):
+    """One step of rows whose KV is right, with the bookkeeping that is the caller's."""
+    results = []
+    for row, result in zip(rows, await backend.decode(rows), strict=True):
+        assert result is not None
+        results.append(result)
         row.tokens += 1
         row.last_token = result.token_id
         row.index += 1

@@ -13,7 +13,7 @@ _answers: dict[tuple[Path, tuple[int, ...]], tuple[list[int], list[float]]] = {}
 def reference_greedy(
     model_dir: Path, prompt_ids: Sequence[int], n: int, stop_ids: Sequence[int] = ()
 ) -> list[int]:
-    """`n` greedy tokens of `LlamaForCausalLM.generate` in float32 on the CPU, EOS taken for any other token;
+    """`n` greedy tokens of `generate` in float32 on the CPU, EOS taken for any other token;
     with `stop_ids` the answer ends with the first of them. Answers are kept for the test session."""
     answer = _answer(model_dir, prompt_ids, n)[0]
     ends = [place for place, token in enumerate(answer) if token in stop_ids]
@@ -60,9 +60,9 @@ def _generate(model_dir: Path, prompt: tuple[int, ...], n: int) -> tuple[list[in
 @lru_cache(maxsize=2)
 def _model(model_dir: Path) -> Any:
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(
+    model = AutoModelForCausalLM.from_pretrained(
         model_dir, dtype=torch.float32, use_safetensors=True, local_files_only=True
     )
     model.generation_config.eos_token_id = None

@@ -93,10 +93,10 @@ class Backend(ABC):
     async def begin_prefill(self, rows: Sequence[PrefillRow]) -> PrefillForward: ...
 
     @abstractmethod
-    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
+    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         """One step of all rows: computes KV of each `last_token` into row `tokens` of each layer, and returns
-        the next tokens. Does not change `tokens`, `last_token`, `index`, `parent_key`, `block_ids`: the caller
-        does. Rows must have `tokens < capacity`."""
+        the next tokens: None for a row whose KV is damaged, so that none can be sampled. Does not change `tokens`,
+        `last_token`, `index`, `parent_key`, `block_ids`: the caller does. Rows must have `tokens < capacity`."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -63,8 +63,9 @@ class RaggedCache(ABC):
         """Write the new keys (after RoPE) and values, `[1, heads, Σ new, width]`, into the requests' rows."""
 
     @abstractmethod
-    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
-        """`[1, heads, Σ new, width]` → `[1, Σ new, heads, width]`, after `update` of the same layer."""
+    def attend(self, module: Any, query: Tensor, scaling: float | None) -> Tensor:
+        """`[1, heads, Σ new, width]` → `[1, Σ new, heads, width of values]`, after `update` of the same layer,
+        whose attention `module` is."""
 
 
 class PrefillCache(RaggedCache):
@@ -83,12 +84,18 @@ class PrefillCache(RaggedCache):
             row.values[:, start - stop :].copy_(values[0, :, start:stop])
         return keys, values
 
-    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
+    def attend(self, module: Any, query: Tensor, scaling: float | None) -> Tensor:
         outputs = [
-            attend(query[0, :, start:stop], row.keys, row.values, scaling)
+            self._attend_row(module, query[0, :, start:stop], row, scaling)
             for row, (start, stop) in zip(self._rows, self._bounds, strict=True)
         ]
         return torch.cat(outputs, 1).transpose(0, 1).unsqueeze(0)
+
+    def _attend_row(
+        self, module: Any, queries: Tensor, row: LayerRows, scaling: float | None
+    ) -> Tensor:
+        """One request's: `[heads, new, width]` → `[heads, new, width of values]`."""
+        return attend(queries, row.keys, row.values, scaling)
 
 
 class DecodeCache(RaggedCache):
@@ -109,7 +116,7 @@ class DecodeCache(RaggedCache):
             row[layer_idx].table[token].copy_(new)
         return keys, values
 
-    def attend(self, query: Tensor, scaling: float | None) -> Tensor:
+    def attend(self, module: Any, query: Tensor, scaling: float | None) -> Tensor:
         """Heads that share keys stand where one head's queries would: the keys are read once for all."""
         _, heads, batch, width = query.shape
         kv_heads = self._rows[0][self._layer].keys.shape[0]
@@ -135,7 +142,7 @@ def ragged_attention(
 ) -> tuple[Tensor, None]:
     """`transformers`' attention interface. `key` and `value` are the new ones: they have been written into
     the rows of `ragged`, from which all are read."""
-    return ragged.attend(query, scaling), None
+    return ragged.attend(module, query, scaling), None
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:

@@ -102,7 +102,7 @@ class SyntheticBackend(Backend):
         ids = [*row.block_ids, *row.token_ids]
         return token_states(row.parent_key, ids, self.geometry.block_tokens)[len(row.block_ids) :]
 
-    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
+    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         """Raises ValueError for a row without room, or whose `block_ids` do not fit its `tokens`."""
         for row in rows:
             _check_block_ids(row.block_ids, row.tokens, self.geometry.block_tokens)
@@ -115,7 +115,7 @@ class SyntheticBackend(Backend):
             decode_s(self.profile, rows), lambda: self._decode(rows), fresh_bytes
         )
 
-    def _decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
+    def _decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         digested = [_digested(row, self.geometry.row_starts) for row in rows]
         states = np.array([d.append(row) for d, row in zip(digested, rows, strict=True)], np.uint64)
         for layer, row_bytes in enumerate(self.geometry.row_bytes):

@@ -18,14 +18,14 @@ from dualpath.model.api import (
     PrefillForward,
     PrefillRow,
 )
-from dualpath.model.attention import DecodeCache, LayerRows, PrefillCache, layer_rows
-from dualpath.model.sampler import sample
+from dualpath.model.attention import LayerRows, layer_rows
+from dualpath.model.sampler import Scores, sample
 from dualpath.model.spec import ModelSpec
 from dualpath.model.torch_memory import TorchBuffer
 from dualpath.model.torch_model import TorchModel, choose_device, thread_count
 from dualpath.model.torch_threads import ComputeThread
 from dualpath.settings import Settings
-from dualpath.wire.types import Sampled
+from dualpath.wire.types import Sampled, Sampling
 
 
 class TorchBackend(Backend):
@@ -49,8 +49,8 @@ class TorchBackend(Backend):
             raise ValueError("a prefill forward needs rows, and every row at least one token")
         return await self._thread.run(lambda: TorchPrefill(self._model, self._thread, rows))
 
-    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
-        """Raises ModelError where the logits are no numbers: the KV of a row is damaged."""
+    async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
+        """Raises ValueError where a row has no room for the token's KV."""
         full = [row for row in rows if row.tokens >= row.capacity]
         if full:
             raise ValueError(f"{len(full)} rows have no room for another token; grow their KV")
@@ -104,7 +104,7 @@ class TorchPrefill(PrefillForward):
             )
             for row, view in zip(self._rows, kv, strict=True)
         ]
-        cache = PrefillCache(batch, self._ends)
+        cache = model.prefill_cache(batch, self._ends)
         self._hidden = model.layer(index, self._hidden, self._positions, self._rope, cache)
         for row, view in zip(self._rows, kv, strict=True):
             start = view.offset + row.prefix_tokens * row_size
@@ -122,10 +122,7 @@ class TorchPrefill(PrefillForward):
         for number, scores in zip(ending, logits, strict=True):
             row = self._rows[number]
             assert row.sample is not None
-            try:
-                results[number] = sample(row.sample, row.index, scores)
-            except ModelError:
-                results[number] = None
+            results[number] = _sample(row.sample, row.index, scores)
         return results
 
 
@@ -138,8 +135,10 @@ class _Views:
     layers: list[LayerRows]
 
 
-def _decode(model: TorchModel, rows: Sequence[DecodeRow]) -> list[Sampled]:
-    cache = DecodeCache([_views(model, row).layers for row in rows], [row.tokens for row in rows])
+def _decode(model: TorchModel, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
+    cache = model.decode_cache(
+        [_views(model, row).layers for row in rows], [row.tokens for row in rows]
+    )
     positions = torch.tensor([[row.tokens for row in rows]], device=model.device)
     hidden = model.embed(torch.tensor([row.last_token for row in rows], device=model.device))
     rope = model.rope(hidden, positions)
@@ -147,8 +146,16 @@ def _decode(model: TorchModel, rows: Sequence[DecodeRow]) -> list[Sampled]:
         hidden = model.layer(index, hidden, positions, rope, cache)
     logits = model.logits(hidden[0]).numpy()
     return [
-        sample(row.sampling, row.index, scores) for row, scores in zip(rows, logits, strict=True)
+        _sample(row.sampling, row.index, scores) for row, scores in zip(rows, logits, strict=True)
     ]
+
+
+def _sample(sampling: Sampling, index: int, scores: Scores) -> Sampled | None:
+    """None where no score is a number: the row's KV is damaged, which is no fault of the others."""
+    try:
+        return sample(sampling, index, scores)
+    except ModelError:
+        return None
 
 
 def _views(model: TorchModel, row: DecodeRow) -> _Views:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
-from transformers.utils import logging as transformers_logging
 
 from dualpath.model.api import ModelError
-from dualpath.model.attention import IMPLEMENTATION, RaggedCache
-from dualpath.model.checkpoint import read_json, weight_files
+from dualpath.model.attention import DecodeCache, PrefillCache, RaggedCache
+from dualpath.model.checkpoint import read_json
 from dualpath.model.families import FAMILIES
+from dualpath.model.latent import LatentDecodeCache, LatentPrefillCache
 from dualpath.model.spec import ModelSpec
+from dualpath.model.weights import load_model
 from dualpath.settings import Settings
+
+_CACHES: dict[str, tuple[type[PrefillCache], type[DecodeCache]]] = {
+    "grouped": (PrefillCache, DecodeCache),
+    "latent": (LatentPrefillCache, LatentDecodeCache),
+}
+"""By the family's kind of attention."""
 
 
 def choose_device(settings: Settings, engine: int) -> torch.device:
@@ -46,7 +50,8 @@ class TorchModel:
         family = FAMILIES[spec.family]
         config = read_json(spec.directory / "config.json")
         self.parts = [family.parts(config, layer) for layer in range(spec.geometry.n_layers)]
-        causal = _load(spec.directory, family.model_class, self.dtype, device)
+        self.prefill_cache, self.decode_cache = _CACHES[family.attention]
+        causal = load_model(spec.directory, family, self.dtype, device)
         self._body = causal.model
         self._head = causal.lm_head
 
@@ -84,19 +89,3 @@ class TorchModel:
         """`[n, hidden]` after the last layer → `[n, vocabulary]`, float32, on the host."""
         scores: Tensor = self._head(self._body.norm(hidden))
         return scores.float().cpu()
-
-
-def _load(directory: Path, model_class: str, dtype: torch.dtype, device: torch.device) -> Any:
-    weight_files(directory)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        model = getattr(transformers, model_class).from_pretrained(
-            directory,
-            dtype=dtype,
-            attn_implementation=IMPLEMENTATION,
-            use_safetensors=True,
-            local_files_only=True,
-        )
-        return model.eval().to(device)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"the model in {directory} cannot be loaded: {error}") from error

@@ -87,7 +87,7 @@ def test_prefill_writes_new_rows_and_nothing_else() -> None:
     assert torch.equal(rows[1].keys, keys[0, :, 1:])
     assert torch.equal(rows[1].values, values[0, :, 1:])
     query = torch.randn(1, KV_HEADS * GROUP, 4, WIDTH)
-    output = cache.attend(query, None)
+    output = cache.attend(None, query, None)
     assert output.shape == (1, 4, KV_HEADS * GROUP, WIDTH)
     expected = formula(query[0, :, 1:], rows[1].keys, rows[1].values)
     torch.testing.assert_close(
@@ -105,7 +105,7 @@ def test_decode_appends_one_row_each_and_sees_only_what_is_filled() -> None:
     query = torch.randn(1, KV_HEADS * GROUP, 3, WIDTH)
     cache = DecodeCache(rows, filled)
     cache.update(keys, values, 1)
-    output = cache.attend(query, None)
+    output = cache.attend(None, query, None)
     for r, count in enumerate(filled):
         layer = rows[r][1]
         assert torch.equal(rows[r][0].table, before[r][0])

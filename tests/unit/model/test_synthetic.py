@@ -101,6 +101,7 @@ async def run_decode(engine: SyntheticBackend, request: Request, steps: int) -> 
     keys.extend(request.prompt)
     for _ in range(steps):
         [sampled] = await engine.decode([row])
+        assert sampled is not None
         request.tokens.append(sampled.token_id)
         advance(row, sampled.token_id, keys)
     return request.tokens
@@ -144,6 +145,7 @@ async def test_rows_of_one_batch_do_not_touch_each_other() -> None:
     rows = [request.decode_row() for request in requests]
     seconds = await engine.decode(rows)
     for prompt, first, second in zip(prompts, firsts, seconds, strict=True):
+        assert second is not None
         assert reference_tokens(SPEC, prompt, 2, GREEDY) == [first, second.token_id]
     engine.close()
 

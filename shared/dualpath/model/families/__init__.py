@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dualpath.model.api import ModelError
-from dualpath.model.families.base import CachePart, Config, Family
+from dualpath.model.families.base import CachePart, Config, Family, number
+from dualpath.model.families.deepseek_v3 import DeepseekV3
 from dualpath.model.families.llama import Llama
+from dualpath.model.families.mixtral import Mixtral
+from dualpath.model.families.qwen2 import Qwen2
+from dualpath.model.families.qwen3 import Qwen3
+from dualpath.model.families.qwen3_moe import Qwen3Moe
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (Llama(),)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (Llama(), Qwen2(), Qwen3(), Mixtral(), Qwen3Moe(), DeepseekV3())
+}
 
 
 def family_of(config: Config) -> Family:
@@ -21,4 +29,4 @@ def family_of(config: Config) -> Family:
     return family
 
 
-__all__ = ["FAMILIES", "CachePart", "Config", "Family", "family_of"]
+__all__ = ["FAMILIES", "CachePart", "Config", "Family", "family_of", "number"]

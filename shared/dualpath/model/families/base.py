@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dualpath.model.api import ModelError
 
@@ -43,6 +43,10 @@ class Family(ABC):
     model_class: str
     """Name of the class in `transformers` that holds the model's code."""
 
+    attention: Literal["grouped", "latent"] = "grouped"
+    """What the rows hold. `grouped`: keys after RoPE, and values, of each KV head. `latent`: the compressed
+    latent of all heads, and the part of the keys that RoPE turns."""
+
     def check(self, config: Config) -> None:
         """Raise ModelError for a variant that would be computed wrongly. Extend in families with variants."""
         if config.get("quantization_config"):
@@ -55,10 +59,46 @@ class Family(ABC):
                 f"RoPE of the kind {kind!r} depends on the sequence's length, so KV-Cache of a prefix cannot be "
                 f"reused; supported kinds: {', '.join(sorted(FIXED_ROPE))}"
             )
+        if self.slides(config):
+            raise ModelError(
+                "some layers of this checkpoint attend to a sliding window, which is not supported; "
+                "use one whose layers attend to everything"
+            )
+
+    def slides(self, config: Config) -> bool:
+        """Whether any layer sees a part of its context only."""
+        return bool(config.get("use_sliding_window"))
 
     @abstractmethod
     def parts(self, config: Config, layer: int) -> tuple[CachePart, CachePart]:
-        """The two tensors that layer `layer` caches, after RoPE."""
+        """The two tensors that layer `layer` caches, after RoPE. Raises ModelError where the config does not
+        say how wide they are."""
+
+    def weight_name(self, name: str) -> str:
+        """The name that the model's code has for a tensor of the checkpoint. Experts' are
+        `….mlp.experts.E.(gate|up|down)_proj.weight`."""
+        return name
+
+
+def grouped_parts(
+    config: Config, *, kv_heads: int | None = None, width: int | None = None
+) -> tuple[CachePart, CachePart]:
+    """Keys and values of grouped-query attention; `kv_heads` and `width` where the config is silent (else one
+    KV head for every head, and the hidden size's share)."""
+    heads = number(config, "num_attention_heads")
+    kv_heads = config.get("num_key_value_heads") or kv_heads or heads
+    width = config.get("head_dim") or width or number(config, "hidden_size") // heads
+    return CachePart("k", kv_heads, width), CachePart("v", kv_heads, width)
+
+
+def number(config: Config, name: str) -> int:
+    """A number that every checkpoint's config has; raises ModelError where this one has not."""
+    value = config.get(name)
+    if type(value) is not int or value < 1:
+        raise ModelError(
+            f"config.json says {name} is {value!r}, not a number above 0; copy the checkpoint again"
+        )
+    return value
 
 
 def rope_kind(config: Config) -> str:

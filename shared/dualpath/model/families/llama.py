@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualpath.model.families.base import CachePart, Config, Family
+from dualpath.model.families.base import CachePart, Config, Family, grouped_parts
 
 
 class Llama(Family):
@@ -10,7 +10,4 @@ class Llama(Family):
     model_class = "LlamaForCausalLM"
 
     def parts(self, config: Config, layer: int) -> tuple[CachePart, CachePart]:
-        heads = config["num_attention_heads"]
-        kv_heads = config.get("num_key_value_heads") or heads
-        width = config.get("head_dim") or config["hidden_size"] // heads
-        return CachePart("k", kv_heads, width), CachePart("v", kv_heads, width)
+        return grouped_parts(config)
