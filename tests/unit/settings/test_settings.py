@@ -95,6 +95,7 @@ def test_a_variable_that_is_no_setting_is_told(monkeypatch: pytest.MonkeyPatch) 
         ("bad.toml", "prefill =", "is not well formed"),
         ("bad.json", "{", "is not well formed"),
         ("list.json", "[]", "holds no table"),
+        ("float.toml", "prefill_buffer = 1.5e9", "prefill_buffer: .* write for example 512MiB"),
         ("typo.toml", "[synthetic]\nlayer = 2\n", "did you mean layers"),
     ],
 )

@@ -23,14 +23,16 @@ def test_rates(text: str, value: int) -> None:
     assert parse_rate(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "MB", "9" * 400, "1 2", "-1MB", "1XB", "50MB/s"])
-def test_what_is_no_size_is_told_with_an_example(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "MB", "9" * 400, "1 2", "-1MB", "1XB", "50MB/s", 1.5e9, True, [1]]
+)
+def test_what_is_no_size_is_told_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match="write for example"):
         parse_bytes(text)
 
 
-@pytest.mark.parametrize("text", ["fast", "400Gbps/s", "1/s/s"])
-def test_what_is_no_rate_is_told_with_an_example(text: str) -> None:
+@pytest.mark.parametrize("text", ["fast", "400Gbps/s", "1/s/s", 2.5, False])
+def test_what_is_no_rate_is_told_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match="write for example"):
         parse_rate(text)
 
