@@ -200,8 +200,8 @@ class PrefillEngine:
 def _outcome(row: ForwardRow, token: Sampled | None) -> Sampled | Exception:
     """Of a row that was its request's last. An error of our own is passed on as it is."""
     failure = row.failure
-    if failure is None and token is not None:
-        return token
-    if failure is None or isinstance(failure, TransportError):
-        return PrefillFailed(str(failure or "the request was aborted"))
-    return failure
+    if isinstance(failure, TransportError):
+        return PrefillFailed(str(failure))
+    if failure is not None:
+        return failure
+    return token or PrefillFailed("the model's logits are no numbers: its KV-Cache is damaged")
