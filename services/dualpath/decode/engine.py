@@ -25,6 +25,10 @@ class Preempted(Exception):
     """Out of HBM, and this request was the youngest: it has to come back as a new attempt."""
 
 
+class DamagedKV(Exception):
+    """The request's KV-Cache on the device gives no logits that are numbers; another attempt may succeed."""
+
+
 class DecodeEngine:
     """Owns HBM and the resident rows of one device. `run` is its loop.
 
@@ -158,9 +162,14 @@ class DecodeEngine:
         rows = [request.row for request in batch if request.row is not None]
         sampled = await self.backend.decode(rows)
         self.steps += 1
-        self.tokens += len(sampled)
         for request, row, token in zip(batch, rows, sampled, strict=True):
-            await self._append(request, row, token)
+            if token is None:
+                request.fail(
+                    DamagedKV("the model's logits are no numbers: its KV-Cache is damaged")
+                )
+            else:
+                self.tokens += 1
+                await self._append(request, row, token)
 
     async def _append(self, request: DecodeRequest, row: DecodeRow, token: Sampled) -> None:
         """The step gave `last_token` its KV and sampled `token`: persist a block that is full now, go on."""
@@ -231,8 +240,7 @@ class DecodeEngine:
     def _preempt(self, request: DecodeRequest) -> None:
         self._resident.pop(request.attempt)
         self._free_row(request)
-        if not request.finished.done():
-            request.finished.set_exception(Preempted("out of HBM; the youngest request gives way"))
+        request.fail(Preempted("out of HBM; the youngest request gives way"))
 
     # ── end ────────────────────────────────────────────────────────────────────────────────────────
     async def evict(self, request: DecodeRequest) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from dualpath.blocks import Phase
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
-from dualpath.decode.engine import DecodeEngine, Preempted
+from dualpath.decode.engine import DamagedKV, DecodeEngine, Preempted
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
 from dualpath.kvstore.tasks import finish
@@ -206,7 +206,7 @@ class DecodeNode(Node):
             lost = ("deadline", "the request's deadline has passed", False)
         except Preempted as error:
             lost = ("preempted", str(error), True)
-        except (TransferFailed, TransportError, BusError) as error:
+        except (TransferFailed, DamagedKV, TransportError, BusError) as error:
             lost = ("transfer", str(error), True)
         finally:
             await finish(self._release(request))

@@ -85,3 +85,8 @@ class DecodeRequest:
     def end(self, reason: FinishReason) -> None:
         if not self.finished.done():
             self.finished.set_result(reason)
+
+    def fail(self, error: Exception) -> None:
+        """Decoding cannot go on: whoever awaits `finished` gets `error`."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
