@@ -10,10 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from dualpath.kvstore.tasks import finish
+from dualpath.memory.admission import ring_bytes
 from dualpath.policy.api import BatchPolicy, Waiting
 from dualpath.prefill.forward import run_forward
 from dualpath.prefill.request import PrefillRequest
-from dualpath.prefill.ring import ring_bytes
 from dualpath.prefill.row import EngineParts, ForwardRow
 from dualpath.prefill.trace import ForwardTrace
 from dualpath.telemetry.logs import get_logger
@@ -117,14 +117,13 @@ class PrefillEngine:
     def _cost(self, request: PrefillRequest) -> Waiting:
         geometry, parts = request.geometry, self.parts
         if parts.layerwise:
-            depth = min(parts.ring_layers, geometry.n_layers)
             return Waiting(
                 cached=request.cached_tokens,
                 new=request.new_tokens,
-                hbm_fixed=ring_bytes(geometry, request.cached_tokens, depth),
-                hbm_per_token=ring_bytes(geometry, 1, depth),
+                hbm_fixed=ring_bytes(geometry, request.cached_tokens, parts.ring_depth),
+                hbm_per_token=ring_bytes(geometry, 1, parts.ring_depth),
             )
-        whole = ring_bytes(geometry, request.assign.prompt_tokens, geometry.n_layers)
+        whole = ring_bytes(geometry, request.assign.prompt_tokens, parts.ring_depth)
         return Waiting(
             cached=request.cached_tokens,
             new=request.new_tokens,

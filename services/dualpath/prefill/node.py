@@ -9,6 +9,7 @@ from dualpath.blocks import Phase
 from dualpath.blocks.keys import pack_tokens, unpack_tokens
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
+from dualpath.memory.admission import ring_depth
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
@@ -73,7 +74,7 @@ class PrefillNode(Node):
                     copier=self.copier,
                     budget=Budget(settings.prefill_hbm),
                     layerwise=settings.use_layerwise,
-                    ring_layers=settings.ring_layers,
+                    ring_depth=ring_depth(self.geometry, settings),
                     arrival_deadline_s=6 * settings.transfer_deadline_s,
                 ),
                 TokenBudget(settings.chunk_tokens),

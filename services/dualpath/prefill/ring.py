@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dualpath.blocks import KVGeometry
+from dualpath.memory.admission import ring_bytes
 from dualpath.memory.arena import BufferRegion
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, LayerView
 from dualpath.transport.api import Endpoint
-
-
-def ring_bytes(geometry: KVGeometry, tokens: int, depth: int) -> int:
-    """Device bytes of a ring that holds `depth` layers of `tokens` rows; with all layers, each has its own
-    width, else every place has the widest layer's."""
-    if depth >= geometry.n_layers:
-        return tokens * geometry.token_bytes
-    return tokens * depth * geometry.max_row_bytes
 
 
 class Ring:

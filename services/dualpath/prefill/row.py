@@ -31,7 +31,8 @@ class EngineParts:
     copier: Copier
     budget: Budget
     layerwise: bool
-    ring_layers: int
+    ring_depth: int
+    """Layers of a request on the device at a time; all of them unless `layerwise`."""
     arrival_deadline_s: float
 
 
@@ -64,16 +65,13 @@ class ForwardRow:
         request, parts = self.request, self._parts
         if request.resident is not None:
             return request.resident
-        if parts.layerwise:
-            tokens, depth = self.prefix + self.new, parts.ring_layers
-        else:
-            tokens, depth = request.assign.prompt_tokens, self._geometry.n_layers
+        whole = request.assign.prompt_tokens
         ring = Ring(
             parts.backend,
             parts.endpoint,
             parts.budget,
-            tokens=tokens,
-            depth=min(depth, self._geometry.n_layers),
+            tokens=self.prefix + self.new if parts.layerwise else whole,
+            depth=parts.ring_depth,
             on_layer=self._on_push,
         )
         if not parts.layerwise:

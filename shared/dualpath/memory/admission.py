@@ -18,13 +18,19 @@ def slots_in(buffer_bytes: int, slot_bytes: int) -> int:
     return buffer_bytes // slot_stride(slot_bytes)
 
 
-def prefill_hbm_bytes(geometry: KVGeometry, tokens: int, settings: Settings) -> int:
-    """PE HBM of a forward's row of `tokens` cached and new ones together: a ring of `ring_layers` places for
-    the widest layer, or of a place for every layer where prefill is not layerwise."""
-    depth = geometry.n_layers
-    if settings.use_layerwise:
-        depth = min(settings.ring_layers, depth)
-    return depth * tokens * geometry.max_row_bytes
+def ring_depth(geometry: KVGeometry, settings: Settings) -> int:
+    """How many layers of a request are in PE HBM at a time: all of them where prefill is not layerwise."""
+    if not settings.use_layerwise:
+        return geometry.n_layers
+    return min(settings.ring_layers, geometry.n_layers)
+
+
+def ring_bytes(geometry: KVGeometry, tokens: int, depth: int) -> int:
+    """PE HBM of `depth` layers of `tokens` rows, cached and new ones together; with all layers, each has its
+    own width, else every place has the widest layer's."""
+    if depth >= geometry.n_layers:
+        return tokens * geometry.token_bytes
+    return tokens * depth * geometry.max_row_bytes
 
 
 def check_capacity(settings: Settings, geometry: KVGeometry, max_context: int) -> list[str]:
@@ -38,7 +44,7 @@ def check_capacity(settings: Settings, geometry: KVGeometry, max_context: int) -
     needs = {
         "prefill_buffer": geometry.max_hit_blocks(prompt_tokens) * stride,
         "decode_buffer": decode_blocks * stride,
-        "prefill_hbm": prefill_hbm_bytes(geometry, prompt_tokens, settings),
+        "prefill_hbm": ring_bytes(geometry, prompt_tokens, ring_depth(geometry, settings)),
         "decode_hbm": geometry.blocks_for(max_context) * geometry.full_block_bytes,
     }
     beside = {

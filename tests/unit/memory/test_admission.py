@@ -5,7 +5,13 @@ import re
 import pytest
 
 from dualpath.blocks import KVGeometry, KVPart
-from dualpath.memory.admission import check_capacity, prefill_hbm_bytes, slot_stride, slots_in
+from dualpath.memory.admission import (
+    check_capacity,
+    ring_bytes,
+    ring_depth,
+    slot_stride,
+    slots_in,
+)
 from dualpath.settings import Settings
 
 GEOMETRY = KVGeometry(64, ((KVPart("k", 128), KVPart("v", 128)),) * 8)
@@ -39,10 +45,15 @@ def test_each_pool_is_checked_and_its_advice_is_enough(name: str, least: int) ->
 
 def test_without_layerwise_prefill_all_layers_have_to_fit() -> None:
     on, off = Settings(), Settings(mode="basic")
-    assert prefill_hbm_bytes(GEOMETRY, 100, on) == 3 * 100 * 256
-    assert prefill_hbm_bytes(GEOMETRY, 100, off) == 8 * 100 * 256
+    assert (ring_depth(GEOMETRY, on), ring_depth(GEOMETRY, off)) == (3, 8)
     small = Settings(mode="basic", prefill_hbm=8 * 1024 * 256 - 1)
     assert "layerwise is off" in check_capacity(small, GEOMETRY, 1025)[0]
+
+
+def test_a_ring_that_is_not_deep_enough_for_all_layers_has_places_for_the_widest() -> None:
+    uneven = KVGeometry(64, ((KVPart("k", 8),), (KVPart("k", 24),), (KVPart("k", 8),)))
+    assert [ring_bytes(uneven, 100, depth) for depth in (1, 2, 3)] == [2400, 4800, 4000]
+    assert ring_depth(uneven, Settings(ring_layers=16)) == 3
 
 
 def test_slots_begin_on_pages() -> None:
