@@ -59,11 +59,14 @@ class Rig:
         self.runs: dict[Attempt, Run] = {}
         self.fetches: dict[str, control.Fetch] = {}
         self.engines: dict[str, control.RegisterNode] = {}
+        self.registrations = 0
         self.prefill: PrefillNode
         self.decode: DecodeNode
         self.shard: StorageShard
         self.hears_losses = True
         """Whether the scheduler answers AttemptLost."""
+        self.refusal: control.Refused | None = None
+        """What the scheduler answers to fetches instead of taking them."""
         self.events_to_lose = 0
         """So many of the next messages with tokens are lost on their way."""
         self._numbers = 0
@@ -72,11 +75,12 @@ class Rig:
     async def on_scheduler(self, message: Message) -> Message | None:
         match message:
             case control.RegisterNode():
+                self.registrations += 1
                 self.engines[message.node_id] = message
                 return control.Registered("rig")
             case control.Fetch():
                 self.fetches[message.node_id] = message
-                return control.Registered("rig")
+                return self.refusal or control.Registered("rig")
             case control.SlotsReady():
                 run = self.runs[message.attempt]
                 if not run.slots.done():

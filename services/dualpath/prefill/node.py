@@ -16,7 +16,7 @@ from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.node import Node
 from dualpath.node.reading import Share
-from dualpath.policy.batching import TokenBudget
+from dualpath.policy.registry import batch_policy
 from dualpath.prefill.engine import PrefillEngine, PrefillFailed
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.row import EngineParts
@@ -77,7 +77,7 @@ class PrefillNode(Node):
                     ring_depth=ring_depth(self.geometry, settings),
                     arrival_deadline_s=6 * settings.transfer_deadline_s,
                 ),
-                TokenBudget(settings.chunk_tokens),
+                batch_policy("token-budget", settings.chunk_tokens),
                 trace_log=settings.trace_forwards,
             )
             for number, backend in enumerate(backends)

@@ -84,9 +84,9 @@ class Node(ABC):
         ]
         self.cnic_endpoints: list[Endpoint] = [self._endpoint(nic.name, nic) for nic in self.cnics]
         block = self.geometry.full_block_bytes
-        slots = slots_in(buffer_bytes, block)
-        self._prompt_slots = slots - reserved_slots
-        self.arena = Arena(f"{node_id}.buffer", block, slots, reserved_slots)
+        self.arena = Arena(
+            f"{node_id}.buffer", block, slots_in(buffer_bytes, block), reserved_slots
+        )
         self.store = ShardStore(
             self.snic_endpoint,
             [parse_shard(text) for text in settings.shard_addresses],
@@ -238,7 +238,7 @@ class Node(ABC):
             fingerprint=self.spec.fingerprint,
             block_tokens=self.geometry.block_tokens,
             max_context=self.spec.max_context,
-            buffer_slots=self._prompt_slots,
+            buffer_slots=self.arena.prompt_slots,
             engines=tuple(
                 EngineInfo(number, endpoint.address, self.hbm_tokens(number))
                 for number, endpoint in enumerate(self.cnic_endpoints)
@@ -282,8 +282,13 @@ class Node(ABC):
                 await asyncio.sleep(self.settings.fetch_interval_s)
                 continue
             if isinstance(answer, control.Refused):
-                log.warning("scheduler asks to register", node=self.node_id, reason=answer.reason)
-                await self._register()
+                log.warning(
+                    "fetch refused", node=self.node_id, code=answer.code, reason=answer.reason
+                )
+                if answer.code == "unknown":
+                    await self._register()
+                else:
+                    await asyncio.sleep(self.settings.fetch_interval_s)
                 continue
             await asyncio.sleep(_SETTLE_S)
             try:
