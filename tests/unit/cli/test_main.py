@@ -124,3 +124,19 @@ def test_serve_says_which_setting_it_lacks(
     ended = dualpath("serve", *arguments, **environment)
     assert ended.returncode == 2
     assert says in ended.stderr
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_worker_that_cannot_hold_one_longest_request_does_not_start(
+    tmp_path: Path, role: str
+) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        'model = "synthetic"\nsecret = "s"\nnats_url = "nats://127.0.0.1:1"\n'
+        'shard_addresses = ["storage-0=127.0.0.1:2"]\ndecode_buffer = "1MiB"\n'
+    )
+    arguments = ("serve", role, "--name", "node-0", "--config", str(file))
+    shown = dualpath(*arguments, DUALPATH_HOME=str(tmp_path))
+    assert shown.returncode == 1
+    assert "raise decode_buffer to" in shown.stderr
+    assert "Traceback" not in shown.stderr

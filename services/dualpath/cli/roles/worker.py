@@ -9,6 +9,7 @@ from dualpath.bus import Bus
 from dualpath.cli.seat import Seat
 from dualpath.cluster.record import Ready
 from dualpath.decode import DecodeNode
+from dualpath.memory.admission import check_capacity
 from dualpath.model.api import Backend
 from dualpath.model.backends import load_backend
 from dualpath.model.spec import ModelSpec, load_spec
@@ -31,6 +32,8 @@ async def serve_decode(seat: Seat, stop: asyncio.Event) -> None:
 async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
     settings = seat.settings
     spec = await asyncio.to_thread(load_spec, settings)
+    if problems := check_capacity(settings, spec.geometry, spec.max_context):
+        raise ServiceError("\n".join(problems))
     backends = [
         await asyncio.to_thread(load_backend, spec, settings, number)
         for number in range(settings.engines)
