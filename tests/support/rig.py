@@ -125,7 +125,7 @@ class Rig:
         ack = control.TokenAck(
             event.attempt, run.generated + len(run.tokens), finished=run.finish is not None
         )
-        await self.bus.publish(control.node_subject(node_id), ack)
+        await self.bus.publish(control.node_subject(node_id), control.TokenAcks((ack,)))
         if run.finish is not None:
             run.over.set()
 

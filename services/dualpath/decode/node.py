@@ -128,8 +128,9 @@ class DecodeNode(Node):
                 self._requests.abort(message.attempt)
                 self._streams.drop(message.attempt)
                 return control.Ok()
-            case control.TokenAck():
-                self._streams.acknowledge(message, now_s())
+            case control.TokenAcks():
+                for ack in message.acks:
+                    self._streams.acknowledge(ack, now_s())
                 return None
             case _:
                 return control.Refused(

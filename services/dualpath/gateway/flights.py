@@ -20,6 +20,7 @@ from dualpath.wire.control import (
     CancelRequest,
     Ok,
     Refused,
+    TokenAcks,
     TokenEvents,
     TokenRequest,
     node_subject,
@@ -240,11 +241,10 @@ class Flights:
             acks.append(flight.request.receive(event))
             flight.changed.set()
         try:
-            for ack in acks:
-                await self._bus.publish(node_subject(batch.node_id), ack)
+            await self._bus.publish(node_subject(batch.node_id), TokenAcks(tuple(acks)))
         except BusError as error:
             # The node sends again what is not acknowledged.
-            log.debug("acknowledgement not sent", node=batch.node_id, reason=str(error))
+            log.debug("acknowledgements not sent", node=batch.node_id, reason=str(error))
 
     def _end_attempt(self, over: AttemptOver) -> None:
         flight = self._flights.get(over.attempt.request_id)

@@ -107,7 +107,7 @@ class PrefillNode(Node):
                 self._requests.abort(message.attempt)
                 self._early.pop(message.attempt, None)
                 return control.Ok()
-            case control.TokenAck():
+            case control.TokenAcks():
                 return None  # the decode node owns the stream
             case _:
                 return control.Refused(

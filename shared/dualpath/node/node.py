@@ -225,7 +225,7 @@ class Node(ABC):
 
     # ── control plane ──────────────────────────────────────────────────────────────────────────────
     async def _handle_control(self, message: Message) -> Message | None:
-        if self._closing and not isinstance(message, control.Abort | control.TokenAck):
+        if self._closing and not isinstance(message, control.Abort | control.TokenAcks):
             return control.Refused(f"{self.node_id} is stopping", "unavailable")
         return await self.on_control(message)
 

@@ -16,6 +16,7 @@ from dualpath.wire.types import (
     Role,
     Sampled,
     Sampling,
+    Value,
 )
 
 SCHEDULER = "dualpath.scheduler"
@@ -249,19 +250,25 @@ class TokenEvent(Message, frozen=True):
 
 
 class TokenEvents(Message, frozen=True):
-    """All that a node has for one gateway at one moment. Not answered: see TokenAck."""
+    """All that a node has for one gateway at one moment. Not answered: see TokenAcks."""
 
     node_id: str
     events: tuple[TokenEvent, ...]
 
 
-class TokenAck(Message, frozen=True):
-    """Gateway → decode node: everything below `next_index` has arrived; `finished`: the finish too.
-    A decode node sends again what stays unacknowledged."""
+class TokenAck(Value, frozen=True):
+    """Everything below `next_index` has arrived; `finished`: the finish too."""
 
     attempt: Attempt
     next_index: int
     finished: bool = False
+
+
+class TokenAcks(Message, frozen=True):
+    """Gateway → node: one for each event of a TokenEvents. A decode node sends again what stays
+    unacknowledged."""
+
+    acks: tuple[TokenAck, ...]
 
 
 class AttemptOver(Message, frozen=True):
@@ -285,6 +292,6 @@ to_scheduler = Decoder(
     AttemptLost,
     StatusRequest,
 )
-to_node = Decoder(AssignDecode, LoadDecode, AssignPrefill, Abort, TokenAck)
+to_node = Decoder(AssignDecode, LoadDecode, AssignPrefill, Abort, TokenAcks)
 to_gateway = Decoder(TokenRequest, TokenEvents, AttemptOver)
 answer = Decoder(Ok, Refused, Registered, TokenPage, ClusterStatus)

@@ -78,8 +78,8 @@ class FakeCluster:
         return control.Refused("not played by the fake", code="malformed")
 
     async def _on_node(self, message: Message) -> Message | None:
-        if isinstance(message, control.TokenAck):
-            self.acks.append(message)
+        if isinstance(message, control.TokenAcks):
+            self.acks += message.acks
         return None
 
     # ── what scripts do ────────────────────────────────────────────────────────────────────────────
