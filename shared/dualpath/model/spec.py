@@ -11,7 +11,7 @@ from dualpath.blocks import KVGeometry, KVPart
 from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import END_ID
 from dualpath.model.checkpoint import config_fields, read_json, weight_files
-from dualpath.model.families import Family, family_of
+from dualpath.model.families import Family, family_of, number
 from dualpath.model.fingerprint import FileHashes, fingerprint
 from dualpath.model.locate import NAMED, DType, model_directory, resolve_dtype
 from dualpath.settings import Settings
@@ -66,9 +66,9 @@ def load_spec(settings: Settings) -> ModelSpec:
         fingerprint=fingerprint(
             weights=weights, config=config_fields(config), dtype=dtype, geometry=geometry
         ),
-        vocab_size=int(config["vocab_size"]),
+        vocab_size=number(config, "vocab_size"),
         eos_ids=_eos_ids(directory, config),
-        max_context=_context(settings, int(config["max_position_embeddings"])),
+        max_context=_context(settings, number(config, "max_position_embeddings")),
         family=family.model_type,
     )
 
@@ -76,13 +76,14 @@ def load_spec(settings: Settings) -> ModelSpec:
 def checkpoint_geometry(
     family: Family, config: Mapping[str, Any], dtype: DType, block_tokens: int
 ) -> KVGeometry:
-    """Rows of KV-Cache of a checkpoint: each layer's parts, in the dtype that is served."""
+    """Rows of KV-Cache of a checkpoint: each layer's parts, in the dtype that is served. Raises ModelError where
+    the config does not say what they are."""
     size = ITEM_BYTES[dtype]
     return KVGeometry(
         block_tokens,
         tuple(
             tuple(KVPart(part.name, part.elements * size) for part in family.parts(config, layer))
-            for layer in range(int(config["num_hidden_layers"]))
+            for layer in range(number(config, "num_hidden_layers"))
         ),
     )
 

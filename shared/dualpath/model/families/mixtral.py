@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualpath.model.families.base import CachePart, Config, Family, grouped_parts
+from dualpath.model.families.base import CachePart, Config, Family, grouped_parts, number
 
 _EXPERT = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
@@ -13,7 +13,7 @@ class Mixtral(Family):
 
     def slides(self, config: Config) -> bool:
         window = config.get("sliding_window")
-        return window is not None and window < config["max_position_embeddings"]
+        return window is not None and window < number(config, "max_position_embeddings")
 
     def parts(self, config: Config, layer: int) -> tuple[CachePart, CachePart]:
         return grouped_parts(config, kv_heads=8)
