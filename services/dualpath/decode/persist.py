@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from dualpath.blocks import KVGeometry
 from dualpath.kvstore.api import BlockStore, WriteStatus
+from dualpath.kvstore.tasks import Tasks
 from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.arena import Arena
 from dualpath.model.api import DecodeRow
-from dualpath.node.copies import Copier
+from dualpath.node.copies import Copier, Copy
 from dualpath.telemetry.metrics import Metrics
 
 
@@ -36,22 +36,23 @@ class WriteBack:
         self._metrics = metrics
         self._deadline_s = deadline_s
         self._on_release = on_release
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.stored = 0
         self.not_stored = 0
 
     def prompt_blocks(
         self, keys: Sequence[bytes], slots: Sequence[int], copied: asyncio.Event
-    ) -> list[asyncio.Task[None]]:
+    ) -> list[asyncio.Task[object]]:
         """Store a prompt's new blocks out of their slots, which are this object's from now on. They are
         released when they are stored and `copied` (the H2D that reads them too has ended) is set."""
         if not keys:
             return []
-        return [self._own(self._store_slots(list(keys), list(slots), copied))]
+        work = self._store_slots(list(keys), list(slots), copied)
+        return [self._tasks.spawn(work, "store prompt blocks")]
 
     async def decoded_block(
         self, key: bytes, row: DecodeRow, block: int, cnic: Nic
-    ) -> list[asyncio.Task[None]]:
+    ) -> list[asyncio.Task[object]]:
         """Copy block number `block` off the device into a write-back slot and store it from there.
 
         Returns the store's task, once the device's memory is no longer read; nothing where no slot was free:
@@ -61,8 +62,15 @@ class WriteBack:
         if slot is None:
             self._count([WriteStatus.NOT_STORED], "no_slot")
             return []
-        geometry, target = self._geometry, self._arena.view(slot)
-        start = block * geometry.block_tokens
+        try:
+            await self._copier.run(self._off_the_device(row, block, self._arena.view(slot)))
+        except BaseException:
+            self._arena.release([slot])
+            raise
+        return [self._tasks.spawn(self._store_decoded(key, slot, cnic), "store decoded block")]
+
+    def _off_the_device(self, row: DecodeRow, block: int, target: memoryview) -> list[Copy]:
+        geometry, start = self._geometry, block * self._geometry.block_tokens
         copies = []
         for layer in range(geometry.n_layers):
             at = geometry.flat_offset(row.capacity, layer, start)
@@ -70,17 +78,12 @@ class WriteBack:
             row.kv.to_host(at, at + size)
             offset = geometry.layer_offset(layer)
             copies.append((target[offset : offset + size], row.kv.wire[at : at + size]))
-        try:
-            await self._copier.run(copies)
-        except asyncio.CancelledError:
-            self._arena.release([slot])
-            raise
-        return [self._own(self._store_decoded(key, slot, cnic))]
+        return copies
 
     async def _store_decoded(self, key: bytes, slot: int, cnic: Nic) -> None:
         try:
             await cnic.local_copy(Lane.LOW, self._geometry.full_block_bytes)
-        except asyncio.CancelledError:
+        except BaseException:
             self._arena.release([slot])
             raise
         await self._store_slots([key], [slot])
@@ -107,12 +110,6 @@ class WriteBack:
         if missing:
             self._metrics.blocks_not_stored.labels(reason=reason).inc(missing)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def close(self) -> None:
         """Let what is under way end: each write has its deadline."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.join()

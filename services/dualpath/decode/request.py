@@ -39,7 +39,7 @@ class DecodeRequest:
         self.loading: asyncio.Task[None] | None = None
         self.pushes: set[asyncio.Task[None]] = set()
         """Writes to the PE out of this request's slots."""
-        self.stores: list[asyncio.Task[None]] = []
+        self.stores: list[asyncio.Task[object]] = []
         """Stores of this request's blocks; they own the slots that they read."""
         self.copied = asyncio.Event()
         """The engine no longer reads the prompt's slots."""

@@ -61,7 +61,8 @@ class Threads:
 
 
 class Tasks:
-    """Tasks of one owner, who ends them with `close`. One that fails is logged and the others go on."""
+    """Tasks of one owner, who ends them with `close`, or lets them end with `join`. One that fails is logged
+    and the others go on."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[object]] = set()
@@ -79,6 +80,11 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed", task=task.get_name(), exc_info=error)
+
+    async def join(self) -> None:
+        """Wait until all have ended by themselves, also those that they start meanwhile."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
 
     async def close(self) -> None:
         """Cancel all and wait for their ends, also for those that they start while ending."""

@@ -105,6 +105,24 @@ async def test_close_ends_all_tasks_also_those_that_ending_tasks_start() -> None
     assert len(tasks) == 0
 
 
+async def test_join_waits_for_all_also_those_that_are_started_meanwhile() -> None:
+    tasks = Tasks()
+    seen: list[str] = []
+
+    async def late() -> None:
+        await asyncio.sleep(0)
+        seen.append("late")
+
+    async def early() -> None:
+        await asyncio.sleep(0)
+        tasks.spawn(late(), "late")
+        seen.append("early")
+
+    tasks.spawn(early(), "early")
+    await tasks.join()
+    assert seen == ["early", "late"]
+
+
 async def test_a_failing_task_is_forgotten_and_the_others_go_on() -> None:
     tasks = Tasks()
     done = asyncio.Event()
