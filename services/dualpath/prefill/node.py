@@ -197,7 +197,14 @@ class PrefillNode(Node):
         )
 
     async def _await_decode_share(self, request: PrefillRequest) -> None:
-        request.decode_share = await request.load_done
+        """Raises PrefillFailed where the DE claims what it cannot have read."""
+        assign, done = request.assign, await request.load_done
+        share = assign.hit_blocks - assign.stop_block
+        if not 0 <= done.blocks <= share:
+            raise PrefillFailed(
+                f"{assign.decode_node} says that it has read {done.blocks} of {share} blocks"
+            )
+        request.decode_share = done
 
     async def _fetch_ids(self, assign: control.AssignPrefill, start: int, stop: int) -> list[int]:
         ids: list[int] = []

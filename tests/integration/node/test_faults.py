@@ -347,6 +347,25 @@ async def test_who_waits_behind_an_aborted_head_is_served(
         await it.idle()
 
 
+@pytest.mark.parametrize("blocks", [-1, 3])
+async def test_a_share_that_cannot_be_loses_the_attempt(
+    nats_server: NatsServer, tmp_path: Path, blocks: int
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        ids = prompt(300, 1)
+        await it.generate(ids, 2)
+        run = await it.begin(ids, Sampling(max_tokens=2, seed=0))
+        # Comes before the assignment, and thus before what the decode node will say itself.
+        peer = it.decode.cnic_endpoints[0].address
+        await it.prefill.on_link(0, peer, encode(data.LoadDone(run.attempt, blocks, 0, 0.0)))
+        await it.pair(run, "split", 4, 2)
+        await asyncio.wait_for(run.over.wait(), 10)
+        assert run.lost is not None
+        assert f"has read {blocks} of 2 blocks" in run.lost.reason
+        await it.tell("d0", control.Abort(run.attempt, "lost"))
+        await it.idle()
+
+
 async def test_a_node_that_stops_takes_no_more_work(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
