@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -27,19 +28,29 @@ _PACKED = re.compile(r"(.+\.mlp\.experts)\.(gate_up_proj|down_proj)")
 _NO_WEIGHTS = re.compile(r".*rotary_emb\.inv_freq")
 """Old checkpoints hold these, though they follow from the config."""
 
+_NONSENSE = (StrictDataclassError, OSError, ValueError, TypeError, KeyError, AttributeError)
+"""What the model's code raises for values that make no sense to it."""
+
 
 def load_model(directory: Path, family: Family, dtype: torch.dtype, device: torch.device) -> Any:
     """The family's model for causal language modelling. Raises ModelError where a tensor is missing, has another
     shape, or has no place in the model, and where files cannot be read."""
     try:
         model = _without_weights(directory, family, dtype)
-        weights = _Weights(model, family, dtype, device)
+    except _NONSENSE as error:
+        raise ModelError(
+            f"the model's code does not take config.json in {directory}: {error}; copy the checkpoint again"
+        ) from error
+    weights = _Weights(model, family, dtype, device)
+    try:
         for path in weight_files(directory):
             for name, tensor in _tensors(path):
                 weights.place(name, tensor)
-        weights.check()
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise ModelError(f"the model in {directory} cannot be loaded: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"weights in {directory} cannot be read: {error}; copy the checkpoint again"
+        ) from error
+    weights.check()
     return model.eval().to(device)
 
 
@@ -78,7 +89,7 @@ class _Weights:
         self._precise = re.compile("|".join(map(re.escape, precise)) or "(?!)")
 
     def place(self, stored_name: str, tensor: Tensor) -> None:
-        """Raises ModelError for a tensor that has no place; the rest of what it says is wrong with the checkpoint."""
+        """Raises ModelError for a tensor that has no place, or not the shape of its place."""
         name = self._family.weight_name(stored_name)
         if self._passed_over(name):
             return
