@@ -73,6 +73,7 @@ class Flights:
         self._prefix = prefix
         self._flights: dict[str, Flight] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -85,7 +86,10 @@ class Flights:
     @asynccontextmanager
     async def open(self, flight: Flight) -> AsyncIterator[None]:
         """Hold a request while its client waits. However the block is left, nothing of it stays here, and the
-        scheduler is told unless the request is over. Raises ApiError: 504 at the deadline, 503 on `stop`."""
+        scheduler is told unless the request is over. Raises ApiError: 504 at the deadline, 503 on `stop`, and
+        after it."""
+        if self._stopped:
+            raise _stopping()
         request = flight.request
         self._flights[request.request_id] = flight
         reason = "the client is gone"
@@ -198,7 +202,8 @@ class Flights:
                 flight.changed.set()
 
     def stop(self) -> None:
-        """End every request with an error that tells its client to come back."""
+        """End every request with an error that tells its client to come back, those to come too."""
+        self._stopped = True
         for flight in self._flights.values():
             flight.stopped = True
             if not flight.limit.expired():

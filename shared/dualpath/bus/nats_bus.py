@@ -166,6 +166,9 @@ class Bus:
             yield f"{self._inbox}.{token}", future
         finally:
             del self._waiting[token]
+            if not future.cancel() and not future.cancelled():
+                # Who left before it was told that the connection is lost has an error of its own.
+                future.exception()
 
     async def _send(self, subject: str, payload: bytes, reply: str = "") -> None:
         client = self._client
@@ -279,8 +282,10 @@ class Bus:
         while not self._closing:
             try:
                 await self._open()
-            except (OSError, nats.errors.Error, TimeoutError) as error:
-                log.debug("bus still unreachable", reason=str(error) or type(error).__name__)
+            except Exception as error:
+                # Whatever the library makes of what answers at the address: without its keeper the process would
+                # stay mute for good.
+                log.debug("bus still unreachable", exc_info=error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             else:

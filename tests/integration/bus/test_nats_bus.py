@@ -160,6 +160,29 @@ async def test_requests_survive_a_restart_of_the_server(
     assert await client.request_until_answered("s2", abort(), deadline_s=30) == Ok()
 
 
+async def test_whatever_answers_in_the_servers_place_the_bus_comes_back(
+    pair: tuple[Bus, Bus], nats_server: NatsServer
+) -> None:
+    client, server = pair
+    await server.serve("s", decoder, ok)
+    await nats_server.stop()
+    dialled = asyncio.Event()
+
+    async def impostor(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO\r\n")
+        await writer.drain()
+        writer.close()
+        dialled.set()
+
+    port = int(nats_server.url.rpartition(":")[2])
+    async with await asyncio.start_server(impostor, "127.0.0.1", port):
+        await dialled.wait()
+        dialled.clear()
+        await asyncio.wait_for(dialled.wait(), 10)
+    await nats_server.start()
+    assert await client.request_until_answered("s", abort(), deadline_s=10) == Ok()
+
+
 async def test_a_lost_connection_fails_open_requests_at_once(
     pair: tuple[Bus, Bus], nats_server: NatsServer
 ) -> None:

@@ -391,6 +391,16 @@ async def test_stopping_ends_a_request_that_waits_for_the_scheduler(harness: Har
     assert (await request).json()["error"]["code"] == "stopping"
 
 
+async def test_a_body_that_ends_while_the_gateway_stops_gets_the_same_error(
+    harness: Harness,
+) -> None:
+    harness.gateway._flights.stop()
+    response = await complete(harness)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "stopping")
+    assert harness.cluster.submits == []
+    assert harness.in_flight() == 0
+
+
 async def test_metrics_count_requests_by_outcome(harness: Harness) -> None:
     harness.cluster.script = answering("abc")
     await complete(harness)
