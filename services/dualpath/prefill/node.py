@@ -169,7 +169,7 @@ class PrefillNode(Node):
         async with asyncio.TaskGroup() as group:
             share = group.create_task(self._read_own(request))
             ids = group.create_task(self._fetch_ids(assign, estimated, assign.prompt_tokens))
-            if assign.hit_blocks > assign.stop_block:
+            if assign.hit_blocks > assign.prefill_blocks:
                 group.create_task(self._await_decode_share(request))
         request.prefill_share = share.result()
         request.fix_hit()
@@ -186,20 +186,18 @@ class PrefillNode(Node):
         )
 
     async def _read_own(self, request: PrefillRequest) -> Share:
-        assign = request.assign
-        blocks = assign.stop_block - assign.start_block
+        blocks = request.assign.prefill_blocks
         if not blocks:
             return Share(0, 0, 0.0)
         request.slots = await self.arena.acquire(blocks)
         return await self.read_share(
-            request.keys[assign.start_block : assign.stop_block],
-            [self.arena.view(slot) for slot in request.slots],
+            request.keys[:blocks], [self.arena.view(slot) for slot in request.slots]
         )
 
     async def _await_decode_share(self, request: PrefillRequest) -> None:
         """Raises PrefillFailed where the DE claims what it cannot have read."""
         assign, done = request.assign, await request.load_done
-        share = assign.hit_blocks - assign.stop_block
+        share = assign.hit_blocks - assign.prefill_blocks
         if not 0 <= done.blocks <= share:
             raise PrefillFailed(
                 f"{assign.decode_node} says that it has read {done.blocks} of {share} blocks"

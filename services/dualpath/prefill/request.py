@@ -49,8 +49,7 @@ class PrefillRequest:
     @property
     def own_tokens(self) -> int:
         """Hit tokens in this node's slots: [0, own_tokens)."""
-        share = self.assign.stop_block - self.assign.start_block
-        return min(share, self.hit_blocks) * self.geometry.block_tokens
+        return min(self.assign.prefill_blocks, self.hit_blocks) * self.geometry.block_tokens
 
     @property
     def new_tokens(self) -> int:
@@ -58,9 +57,8 @@ class PrefillRequest:
 
     def fix_hit(self) -> None:
         """Decide the hit length, once: up to the first hole over both shares."""
-        share = self.assign.stop_block - self.assign.start_block
         found = self.prefill_share.blocks
-        if found == share and self.decode_share is not None:
+        if found == self.assign.prefill_blocks and self.decode_share is not None:
             found += self.decode_share.blocks
         self.hit_blocks = min(found, self.geometry.max_hit_blocks(self.assign.prompt_tokens))
         self.cached_tokens = self.hit_tokens

@@ -125,7 +125,8 @@ class SlotsReady(Message, frozen=True):
 class PhaseChange(Message, frozen=True):
     """A node moved an attempt: the PE to `prefill`, the DE to `handoff`, `decode` and `done` (`Phase.value`).
 
-    The PE hands over only after its change was answered, so changes arrive in the order of the life cycle.
+    The PE hands over only after its change was answered, or a second later: changes arrive in the order of the
+    life cycle, but for those that a scheduler misses that is away.
     """
 
     attempt: Attempt
@@ -190,9 +191,9 @@ class LoadDecode(Message, frozen=True):
 
 
 class AssignPrefill(Message, frozen=True):
-    """Read blocks [start, stop) on the PE side, prefill, hand over to `decode`.
+    """Read blocks [0, prefill_blocks) on the PE side, prefill, hand over to `decode`.
 
-    `hit_blocks` is the end of what both sides together try to read. `keys` are those of the whole prompt's
+    The DE side reads [prefill_blocks, hit_blocks). `keys` are those of the whole prompt's
     full blocks, packed, and `root` the parent of the first.
     """
 
@@ -203,9 +204,8 @@ class AssignPrefill(Message, frozen=True):
     generated: int
     sampling: Sampling
     read_path: ReadPath
+    prefill_blocks: int
     hit_blocks: int
-    start_block: int
-    stop_block: int
     root: bytes
     keys: bytes
     decode: Address

@@ -93,7 +93,7 @@ def test_assignments_carry_what_both_nodes_need() -> None:
     (assign,) = (s.message for s in world.sent if isinstance(s.message, control.AssignPrefill))
     assert (load.start_block, load.stop_block) == (3, 5)
     assert load.prefill.endpoint_id == "prefill-0.0"
-    assert (assign.start_block, assign.stop_block, assign.hit_blocks) == (0, 3, 5)
+    assert (assign.prefill_blocks, assign.hit_blocks) == (3, 5)
     assert assign.read_path == "split"
     assert (assign.decode.endpoint_id, assign.decode_node) == ("decode-0.0", "decode-0")
     assert assign.region_key == 7
