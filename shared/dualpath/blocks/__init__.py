@@ -1,6 +1,6 @@
 """What a KV block is: its geometry, its key, and the life of the request that owns it. Pure."""
 
-from dualpath.blocks.geometry import KVGeometry, KVPart, Span
+from dualpath.blocks.geometry import KVGeometry, KVPart
 from dualpath.blocks.keys import KEY_BYTES, BlockKeys, block_key, pack_keys, root_key, unpack_keys
 from dualpath.blocks.lifecycle import IllegalTransition, Phase, advance
 
@@ -11,7 +11,6 @@ __all__ = [
     "KVGeometry",
     "KVPart",
     "Phase",
-    "Span",
     "advance",
     "block_key",
     "pack_keys",

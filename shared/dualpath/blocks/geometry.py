@@ -7,7 +7,6 @@ is `[1, tokens, row]`; laid end to end over the layers, Layer Blocks are a *Full
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -18,15 +17,6 @@ class KVPart:
     """One named, opaque piece of a row; `nbytes` per token."""
 
     name: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`nbytes` at byte `offset` of block number `block`."""
-
-    block: int
-    offset: int
     nbytes: int
 
 
@@ -89,16 +79,6 @@ class KVGeometry:
     def layer_offset(self, layer: int) -> int:
         """Where the Layer Block of `layer` begins in a Full Block."""
         return self.block_tokens * self.row_starts[layer]
-
-    def layer_spans(self, layer: int, start: int, stop: int) -> Iterator[Span]:
-        """The pieces of Full Blocks that hold tokens [start, stop) of one layer, in order."""
-        row, base = self.row_bytes[layer], self.layer_offset(layer)
-        token = start
-        while token < stop:
-            block, within = divmod(token, self.block_tokens)
-            count = min(self.block_tokens - within, stop - token)
-            yield Span(block, base + within * row, count * row)
-            token += count
 
     def flat_offset(self, capacity_tokens: int, layer: int, token: int) -> int:
         """Byte address of a row in the layer-major view `[layers, capacity_tokens, row]`.

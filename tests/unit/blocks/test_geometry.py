@@ -30,24 +30,6 @@ def test_layer_blocks_end_to_end_are_a_full_block(geometry: KVGeometry) -> None:
     assert ends[-1] == geometry.full_block_bytes == geometry.block_tokens * geometry.token_bytes
 
 
-@given(geometries, st.integers(0, 40), st.integers(0, 40))
-def test_spans_cover_each_row_once_and_in_order(geometry: KVGeometry, a: int, b: int) -> None:
-    start, stop = sorted((a, b))
-    for layer, row in enumerate(geometry.row_bytes):
-        rows = []
-        for span in geometry.layer_spans(layer, start, stop):
-            assert span.nbytes > 0
-            assert span.nbytes % row == 0
-            first, rest = divmod(span.offset - geometry.layer_offset(layer), row)
-            assert rest == 0
-            count = span.nbytes // row
-            assert 0 <= first < first + count <= geometry.block_tokens
-            rows += [span.block * geometry.block_tokens + first + k for k in range(count)]
-        assert rows == list(range(start, stop))
-        blocks = {token // geometry.block_tokens for token in rows}
-        assert len(list(geometry.layer_spans(layer, start, stop))) == len(blocks)
-
-
 @given(geometries, st.integers(1, 20))
 def test_the_flat_view_holds_every_row_once(geometry: KVGeometry, capacity: int) -> None:
     address = 0
