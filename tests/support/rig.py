@@ -4,6 +4,7 @@ sockets; `Rig` itself plays scheduler and gateway, so that a test decides what h
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dualpath.decode.node import DecodeNode
 from dualpath.lanes.nic import PacedNic
 from dualpath.model.backends import load_backend
 from dualpath.model.spec import ModelSpec, load_spec
+from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.prefill.node import PrefillNode
 from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
@@ -205,6 +207,16 @@ class Rig:
                     task.print_stack()
                 raise AssertionError(f"still held: {held}")
             await asyncio.sleep(0.01)
+
+
+def prompt(n: int, seed: int) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(300, 30_000) for _ in range(n)]
+
+
+def right(it: Rig, run: Run, n: int) -> list[int]:
+    """The first `n` tokens of the right answer, greedy."""
+    return reference_tokens(it.spec, run.ids, n, Sampling(max_tokens=n, seed=0))
 
 
 def busy(node: PrefillNode | DecodeNode) -> list[str]:

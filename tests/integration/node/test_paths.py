@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 from tests.support.nats import NatsServer
-from tests.support.rig import rig
+from tests.support.rig import prompt, rig, right
 
-from dualpath.model.synthetic_kv import reference_tokens
-from dualpath.wire.types import ReadPath, Sampling
+from dualpath.wire.types import ReadPath
 
 PATHS: tuple[ReadPath, ...] = ("prefill", "decode", "split")
-
-
-def prompt(n: int, seed: int = 0) -> list[int]:
-    return [random.Random(seed).randrange(300, 30_000) for _ in range(n)]
 
 
 @pytest.mark.parametrize("layerwise", [True, False])
@@ -26,14 +20,13 @@ async def test_cold_and_warm_by_every_path(
     async with rig(nats_server, tmp_path, layerwise=layerwise, chunk_tokens=200) as it:
         for n in (1, 63, 64, 65, 128, 129, 1000):
             ids = prompt(n, n)
-            right = reference_tokens(it.spec, ids, 70, Sampling(max_tokens=70, seed=0))
             cold = await it.generate(ids, 70)
-            assert cold.tokens == right
+            assert cold.tokens == right(it, cold, 70)
             assert cold.stats.hit_tokens == 0
             for path in PATHS:
                 warm = await it.generate(ids, 70, path)
                 hits = it.geometry.max_hit_blocks(n)
-                assert warm.tokens == right, path
+                assert warm.tokens == cold.tokens, path
                 assert warm.stats.hit_tokens == hits * 64
                 assert warm.stats.read_path == (path if hits else "none")
         await it.idle()
