@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import openai
@@ -14,6 +15,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]
 SERVICES = {
     *("nats", "storage-0", "storage-1", "scheduler", "prefill-0", "decode-0", "gateway"),
 }
+RECOVERY_S = 120.0
 STORY = " ".join(f"Day {i}: the ship sailed {3 * i} miles and met {i} gulls." for i in range(1, 20))
 
 
@@ -49,6 +51,18 @@ def ask(cluster: ContainerCluster, *turns: str) -> tuple[str, int]:
     text = answer.choices[0].message.content
     assert text
     return text, answer.usage.prompt_tokens_details.cached_tokens or 0
+
+
+def ask_until_served(cluster: ContainerCluster, *turns: str) -> tuple[str, int]:
+    """`ask`, again as long as the API says that something that it needs is away."""
+    deadline = time.monotonic() + RECOVERY_S
+    while True:
+        try:
+            return ask(cluster, *turns)
+        except openai.InternalServerError as error:
+            if error.status_code != 503 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def test_all_services_are_healthy(cluster: ContainerCluster) -> None:
@@ -104,7 +118,7 @@ print(json.dumps({
     }
 
 
-def test_only_the_gateway_is_outside_of_the_closed_network(cluster: ContainerCluster) -> None:
+def test_only_the_gateway_is_published_and_on_loopback_only(cluster: ContainerCluster) -> None:
     published = {
         name: entry["Publishers"]
         for name, entry in cluster.containers().items()
@@ -112,8 +126,6 @@ def test_only_the_gateway_is_outside_of_the_closed_network(cluster: ContainerClu
     }
     assert list(published) == ["gateway"]
     assert {place["URL"] for place in published["gateway"]} == {"127.0.0.1"}
-    routes = "print([l.split()[1] for l in open('/proc/net/route') if l.split()[1] == '00000000'])"
-    assert cluster.python("decode-0", routes) == "[]"
 
 
 def test_a_killed_decode_node_is_back_after_up(cluster: ContainerCluster) -> None:
@@ -125,6 +137,16 @@ def test_a_killed_decode_node_is_back_after_up(cluster: ContainerCluster) -> Non
     after, cached = ask(cluster, question)
     assert after == before
     assert cached > 0
+
+
+@pytest.mark.parametrize("service", ["prefill-0", "storage-0", "scheduler", "nats"])
+def test_a_process_that_crashes_is_started_again(cluster: ContainerCluster, service: str) -> None:
+    question = f"{STORY} How many gulls did it meet on day 6?"
+    before, _ = ask_until_served(cluster, question)
+    cluster.crash(service)
+    after, _ = ask_until_served(cluster, question)
+    assert after == before
+    cluster.up()
 
 
 def test_a_profile_adds_the_second_decode_node(cluster: ContainerCluster) -> None:

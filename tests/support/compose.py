@@ -115,6 +115,15 @@ class ContainerCluster:
         lines = self.run("--profile", "1p2d", "ps", "-a", "--format", "json").splitlines()
         return {entry["Service"]: entry for entry in map(json.loads, lines)}
 
+    def crash(self, service: str) -> None:
+        """SIGKILL the process itself, as the kernel does when memory is short; the engine may react."""
+        code = """
+import os, pathlib, signal
+children = pathlib.Path("/proc/1/task/1/children").read_text().split()
+os.kill(int(children[0]), signal.SIGKILL)
+"""
+        self.run("exec", "-T", service, "python", "-c", code, check=False)
+
     def python(self, service: str, code: str) -> str:
         """What `code` prints, run inside of a service's container."""
         return self.run("exec", "-T", service, "python", "-c", code).strip()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -173,11 +175,13 @@ def serve(
     """
     from dualpath.cli import serve as composition
 
-    raise typer.Exit(
-        composition.serve(
-            role, name, config=config, port=port, http_port=http_port, ready_fd=ready_fd
-        )
+    code = composition.serve(
+        role, name, config=config, port=port, http_port=http_port, ready_fd=ready_fd
     )
+    # Everything is closed by now; taking torch's many objects apart one by one would take seconds more.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def test_panels_ask_the_provisioned_source_and_do_not_overlap() -> None:
         "uid: prometheus\n"
         in (HERE / "provisioning" / "datasources" / "prometheus.yml").read_text()
     )
-    places = set()
+    places: set[tuple[int, int]] = set()
     for panel in panels:
         if panel["type"] != "row":
             assert panel["datasource"] == {"type": "prometheus", "uid": "prometheus"}

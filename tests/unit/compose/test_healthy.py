@@ -32,6 +32,7 @@ async def test_its_exit_code_and_words_are_the_processs() -> None:
         assert await check(str(port)) == (0, "shard serves")
         answer = (False, "node has lost NATS")
         assert await check(str(port)) == (1, "node has lost NATS")
+        assert await check(str(port), "--alive") == (0, "node has lost NATS")
         status, _ = await check(str(port), "/nothing")
         assert status == 1
     finally:
@@ -41,6 +42,6 @@ async def test_its_exit_code_and_words_are_the_processs() -> None:
 async def test_nobody_there_is_unhealthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    status, words = await check(str(port))
+    status, words = await check(str(port), "--alive")
     assert status == 1
     assert f"no answer at port {port}" in words
