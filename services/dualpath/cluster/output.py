@@ -48,22 +48,23 @@ class LogFile:
     `NAME.log.1`. Lines that the disk does not take are counted in `lost`: no reason to stop serving."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
-        self._path = path
+        self.path = path
         self._limit = limit_bytes
         self._file = self._begin()
         self.lost = 0
 
     def _begin(self) -> BinaryIO:
-        if self._path.exists():
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
-        return self._path.open("wb", buffering=0)
+        if self.path.exists():
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        return self.path.open("wb", buffering=0)
 
     def write(self, line: str) -> None:
         data = line.encode("utf-8", "replace") + b"\n"
         try:
             if self._file.tell() and self._file.tell() + len(data) > self._limit:
+                fresh = self._begin()
                 self._file.close()
-                self._file = self._begin()
+                self._file = fresh
             self._file.write(data)
         except (OSError, ValueError):
             self.lost += 1

@@ -288,6 +288,8 @@ class Supervisor:
             self._console.say(f"stopped after {time.monotonic() - began:.1f} s")
         for file in self._files:
             file.close()
+            if file.lost:
+                self._console.alarm(f"{file.lost} lines could not be written to {file.path}")
 
     # ── record ─────────────────────────────────────────────────────────────────────────────────────
     def _record(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Intake:
     ) -> Accepted:
         started_s = time.monotonic()
 
-        def prepare() -> tuple[list[int], BlockKeys]:
+        def prepare() -> tuple[array[int], BlockKeys]:
             return self._tokenize(body, prompt)
 
         ids, keys = await self._run(prepare, len(prompt))
@@ -125,15 +126,15 @@ class Intake:
         )
 
     async def _run(
-        self, work: Callable[[], tuple[list[int], BlockKeys]], size: int
-    ) -> tuple[list[int], BlockKeys]:
+        self, work: Callable[[], tuple[array[int], BlockKeys]], size: int
+    ) -> tuple[array[int], BlockKeys]:
         if size < _INLINE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _tokenize(
         self, body: ChatBody | CompletionBody, prompt: str | list[int]
-    ) -> tuple[list[int], BlockKeys]:
+    ) -> tuple[array[int], BlockKeys]:
         """The prompt's ids and block keys. A chat's special tokens are in its template."""
         if isinstance(prompt, str):
             special = isinstance(body, CompletionBody)
@@ -142,4 +143,5 @@ class Intake:
         root = root_key(self._spec.fingerprint, salt=body.cache_salt or "")
         keys = BlockKeys(root, self._spec.geometry.block_tokens)
         keys.extend(prompt)
-        return prompt, keys
+        # Thousands of requests may wait here: a list takes nine times as much.
+        return array("i", prompt), keys

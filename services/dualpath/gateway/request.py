@@ -5,6 +5,7 @@ The client's tokens are what `take` returns, in order and once, whichever attemp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dualpath.blocks import BlockKeys, pack_keys
@@ -34,7 +35,7 @@ class Request:
     """
 
     request_id: str
-    prompt: list[int]
+    prompt: Sequence[int]
     sampling: Sampling
     keys: BlockKeys
     max_attempts: int
@@ -127,7 +128,7 @@ class Request:
                 code="malformed",
             )
         start, stop = asked.start, min(asked.stop, asked.start + PAGE_TOKENS)
-        ids = self.prompt[start:stop]
+        ids = list(self.prompt[start:stop])
         skip = len(self.prompt)
         if stop > skip:
             ids += [t.token_id for t in self.generated[max(start - skip, 0) : stop - skip]]

@@ -65,6 +65,20 @@ def test_a_line_that_cannot_be_written_is_counted_and_stops_nobody(tmp_path: Pat
     assert (tmp_path / "x.log").read_text() == "taken\n"
 
 
+def test_a_log_that_could_not_be_begun_anew_is_written_again_once_it_can(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "x.log", 10)
+    log.write("12345")
+    in_the_way = tmp_path / "x.log.1"
+    in_the_way.mkdir()
+    log.write("67890")
+    assert log.lost == 1
+    in_the_way.rmdir()
+    log.write("again")
+    log.close()
+    assert log.lost == 1
+    assert (tmp_path / "x.log").read_text() == "again\n"
+
+
 def test_each_line_has_its_process_s_name() -> None:
     stream = io.StringIO()
     console = Console(["nats", "prefill-0"], stream=stream)
