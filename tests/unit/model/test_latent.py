@@ -38,7 +38,7 @@ class Module:
 
     def expand_kv(self, latents: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
         both = (latents @ self.kv_b_proj.weight.T).view(1, latents.shape[2], self.num_heads, -1)
-        keys, values = both.transpose(1, 2).split((self.qk_nope_head_dim, self.v_head_dim), 3)
+        keys, values = torch.tensor_split(both.transpose(1, 2), (self.qk_nope_head_dim,), 3)
         return torch.cat((keys, rope.expand(-1, self.num_heads, -1, -1)), 3), values
 
     def rows(self, tokens: int, capacity: int = 0) -> LayerRows:
@@ -56,7 +56,7 @@ class Module:
 
 def formula(module: Module, queries: Tensor, table: Tensor, scaling: float) -> Tensor:
     """Softmax over every head's own keys, in double precision; a token sees itself and those before."""
-    latents, rope = table.split((module.kv_lora_rank, module.qk_rope_head_dim), 1)
+    latents, rope = torch.tensor_split(table, (module.kv_lora_rank,), 1)
     keys, values = module.expand_kv(latents[None, None], rope[None, None])
     scores = queries.double() @ keys[0].double().transpose(1, 2) * scaling
     new, tokens = scores.shape[1:]
