@@ -319,7 +319,7 @@ async def test_a_silent_scheduler_is_503_and_unhealthy(
 
 async def test_a_gateway_that_is_not_taken_says_why(harness: Harness) -> None:
     harness.cluster.registration_refusal = "this gateway serves another model"
-    await until(lambda: not harness.gateway.healthy()[0])
+    await until(lambda: "another model" in harness.gateway.healthy()[1])
     response = await complete(harness)
     assert response.status_code == 503
     assert "another model" in response.json()["error"]["message"]
