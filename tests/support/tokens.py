@@ -42,8 +42,11 @@ class Reference:
     def block_bytes(self) -> int:
         """Of a Full Block in float32."""
         config = self.config
-        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        row = 2 * config["num_key_value_heads"] * width * 4
+        if "kv_lora_rank" in config:
+            row = (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * 4
+        else:
+            width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+            row = 2 * config["num_key_value_heads"] * width * 4
         return int(config["num_hidden_layers"] * BLOCK * row)
 
     @cached_property
