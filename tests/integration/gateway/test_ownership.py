@@ -288,6 +288,19 @@ async def test_a_refusal_is_told_with_its_status(
     assert harness.cluster.cancelled == []
 
 
+async def test_a_prompt_that_does_not_fit_the_bus_is_413_at_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.cluster.script = answering("ok")
+    monkeypatch.setattr("dualpath.bus.nats_bus.MAX_MESSAGE_BYTES", 600)
+    response = await complete(harness, prompt="p" * 2000)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "too_large"
+    assert "limit of 600 bytes" in response.json()["error"]["message"]
+    assert (await complete(harness)).json()["choices"][0]["text"] == "ok"
+    assert harness.cluster.cancelled == []
+
+
 async def test_a_scheduler_that_does_not_know_the_gateway_is_told_of_it(harness: Harness) -> None:
     await harness.cluster.registered.wait()
     harness.cluster.registered.clear()
