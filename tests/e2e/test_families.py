@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support.checkpoints import write_checkpoint
@@ -21,7 +22,7 @@ def draw(tokens: int, number: int) -> list[int]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = write_checkpoint(tmp_path_factory.mktemp("DeepSeek-Tiny"), "deepseek_v3", files=2)
-    settings = {
+    settings: dict[str, Any] = {
         "model": str(directory),
         "served_name": "deepseek-tiny",
         "dtype": "float32",
