@@ -54,6 +54,7 @@ class ReadCall:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(BLOCKS_IN_FLIGHT, sum(present))):
                 group.create_task(self._blocks(indices))
+        self.disk.use(self.request.namespace, self.keys)
         await answer(
             self.endpoint,
             self.peer,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dualpath.kvstore.disk import DiskStore
+from dualpath.kvstore.disk import DiskStore, namespace_dir
+from dualpath.kvstore.index import BlockName
 from dualpath.kvstore.tasks import Tasks
 from dualpath.lanes.api import Lane, Nic
 from dualpath.storage.calls import (
@@ -58,11 +59,15 @@ class StorageShard:
         *,
         nic: Nic | None = None,
         fsync: bool = False,
+        capacity_bytes: int | None = None,
         staging_bytes: int = STAGING_BYTES,
     ) -> None:
-        """`staging_bytes` bounds the memory of reads, and again that of writes; `nic` is only for the status."""
+        """`capacity_bytes` bounds what blocks take of the disk, `staging_bytes` the memory of reads, and again that
+        of writes; `nic` is only for the status."""
         self.shard_id = shard_id
-        self._disk = DiskStore(root, fsync=fsync)
+        self._disk = DiskStore(
+            root, fsync=fsync, capacity_bytes=capacity_bytes, held=self._is_leased
+        )
         self._endpoint = endpoint
         self._nic = nic
         self._reading = Staging("read_staging_bytes", staging_bytes, wire.MAX_BLOCK_BYTES)
@@ -190,19 +195,19 @@ class StorageShard:
         present = self._disk.present(message.namespace, keys)
         lease = 0
         if message.lease_s > 0 and any(present):
-            lease = secrets.randbits(62) + 1
+            lease, space = secrets.randbits(62) + 1, namespace_dir(message.namespace)
             now = asyncio.get_running_loop().time()
             self._leases.expire(now)
             self._leases.grant(
                 lease,
-                (
-                    (message.namespace, key)
-                    for key, there in zip(keys, present, strict=True)
-                    if there
-                ),
+                (BlockName(space, key) for key, there in zip(keys, present, strict=True) if there),
                 now + min(message.lease_s, MAX_DEADLINE_S),
             )
         return wire.MatchDone(message.op, present, lease)
+
+    def _is_leased(self, block: BlockName) -> bool:
+        self._leases.expire(asyncio.get_running_loop().time())
+        return self._leases.holds(block)
 
     def _stat(self, message: wire.StatRequest) -> wire.StatDone:
         stat = self._disk.stat(message.namespace)

@@ -73,6 +73,7 @@ class WriteCall:
             async with asyncio.TaskGroup() as group:
                 for place, index in enumerate(wanted):
                     group.create_task(self._store(room, place, index, statuses))
+            self.disk.use(self.request.namespace, self.keys)
             await answer(self.endpoint, self.peer, WriteDone(self.request.op, bytes(statuses)))
 
     async def _receive(self, room: memoryview, wanted: list[int], statuses: bytearray) -> bool:

@@ -1,5 +1,8 @@
 """Blocks on a disk: one directory per namespace, one file per block, an index of what is there in memory.
 
+Where its bytes are bounded, the blocks that were used longest ago give way to new ones. Uses (`use`) are
+remembered in memory only: after a restart, a block counts as used when it was written.
+
     root/lock                              held (flock) by the process that uses the store
     root/tmp/…                             files being written; removed when the store opens
     root/quarantine/…                      the last few files that were corrupt, for whoever looks into it
@@ -17,10 +20,8 @@ import errno
 import fcntl
 import hashlib
 import os
-import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,6 +39,8 @@ from dualpath.kvstore.blockfile import (
     write_block,
 )
 from dualpath.kvstore.checksum import CHECKSUM_BYTES, block_checksum
+from dualpath.kvstore.index import BlockIndex, BlockName
+from dualpath.kvstore.scan import Scan, scan_blocks
 from dualpath.kvstore.tasks import Threads
 from dualpath.telemetry.logs import get_logger
 from dualpath.wire.store import Namespace
@@ -48,8 +51,6 @@ log = get_logger(__name__)
 QUARANTINE_KEPT = 16
 _SUFFIX = ".kv"
 _NO_CHECKSUM = bytes(CHECKSUM_BYTES)
-_NAMESPACE_DIR = re.compile(r"[0-9a-f]{16}-([0-9]+)\Z")
-_BLOCK_FILE = re.compile(r"([0-9a-f]{32})\.kv\Z")
 
 
 class StoreInUse(RuntimeError):
@@ -62,24 +63,32 @@ def namespace_dir(namespace: Namespace) -> str:
     return f"{digest}-{namespace.block_bytes}"
 
 
-@dataclass
-class _Scan:
-    """What the directories held when the store opened."""
-
-    blocks: dict[str, set[bytes]]
-    wrong_size: list[Path]
+def _nobody(name: BlockName) -> bool:
+    return False
 
 
 class DiskStore:
     """Blocks of all namespaces under one directory. One event loop owns it; files are touched in threads."""
 
-    def __init__(self, root: Path, *, fsync: bool = False, threads: int = 4) -> None:
-        """With `fsync` a block that counts as stored survives a power loss, not only the process's death."""
+    def __init__(
+        self,
+        root: Path,
+        *,
+        fsync: bool = False,
+        threads: int = 4,
+        capacity_bytes: int | None = None,
+        held: Callable[[BlockName], bool] = _nobody,
+    ) -> None:
+        """With `fsync` a block that counts as stored survives a power loss, not only the process's death.
+        `capacity_bytes` bounds the bytes of all block files; of these, `held` ones never give way."""
         self.root = root
         self.counters: Counter[str] = Counter()
         self._fsync = fsync
         self._threads = Threads(threads, "disk")
-        self._index: dict[str, set[bytes]] = {}
+        self._index = BlockIndex(capacity_bytes)
+        self._held = held
+        self._leaving: set[BlockName] = set()
+        """Blocks that gave way, and whose files are still being removed."""
         self._lock_fd: int | None = None
         self._names = count()
         # Publishing and putting aside exclude each other: a good new file is never put aside for the old.
@@ -88,10 +97,14 @@ class DiskStore:
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────
     async def open(self) -> None:
-        """Lock the directory and index what is there. Raises StoreInUse, or OSError where it is unusable."""
+        """Lock the directory and index what is there; remove what is more than it may hold. Raises StoreInUse, or
+        OSError where it is unusable."""
         await self._threads.run(self._lock)
         scan = await self._threads.run(self._scan)
-        self._index = scan.blocks
+        self._index.fill((name, nbytes) for _, name, nbytes in sorted(scan.blocks))
+        if victims := self._index.reserve(0, self._held):
+            self.counters["evicted"] += len(victims)
+            await self._threads.run(partial(self._remove, victims))
         for path in scan.wrong_size:
             self.counters["wrong_size_at_open"] += 1
             log.warning("block file of a wrong size is put aside", file=str(path))
@@ -121,44 +134,31 @@ class DiskStore:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
 
-    def _scan(self) -> _Scan:
+    def _scan(self) -> Scan:
         for name in ("tmp", "quarantine"):
             (self.root / name).mkdir(exist_ok=True)
         with os.scandir(self.root / "tmp") as stray:
             for entry in stray:
                 os.unlink(entry.path)
-        scan = _Scan({}, [])
-        with os.scandir(self.root) as entries:
-            for entry in entries:
-                if (match := _NAMESPACE_DIR.match(entry.name)) and entry.is_dir():
-                    scan.blocks[entry.name] = set()
-                    self._scan_namespace(Path(entry.path), HEADER_BYTES + int(match[1]), scan)
-        return scan
-
-    @staticmethod
-    def _scan_namespace(directory: Path, file_bytes: int, scan: _Scan) -> None:
-        for fan in os.scandir(directory):
-            if len(fan.name) != 2 or not fan.is_dir():
-                continue
-            for entry in os.scandir(fan.path):
-                match = _BLOCK_FILE.match(entry.name)
-                if match is None:
-                    continue
-                if entry.stat().st_size == file_bytes:
-                    scan.blocks[directory.name].add(bytes.fromhex(match[1]))
-                else:
-                    scan.wrong_size.append(Path(entry.path))
+        return scan_blocks(self.root)
 
     # ── what is there ──────────────────────────────────────────────────────────────────────────────
     def present(self, namespace: Namespace, keys: Sequence[bytes]) -> bytes:
         """One byte per key: 1 where it is stored, else 0."""
-        stored = self._index.get(namespace_dir(namespace), set())
-        return bytes(key in stored for key in keys)
+        return self._index.present(namespace_dir(namespace), keys)
+
+    def use(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
+        """Count blocks of a chain as used now, the first ones last: where only a part of a chain gives way, what
+        is left should still be a prefix."""
+        space = namespace_dir(namespace)
+        for key in reversed(keys):
+            self._index.use(BlockName(space, key))
 
     def stat(self, namespace: Namespace | None = None) -> StoreStat:
         """Blocks and their bytes, of one namespace or of all."""
-        names = self._index if namespace is None else [namespace_dir(namespace)]
-        sizes = [(len(self._index.get(name, ())), int(name.rpartition("-")[2])) for name in names]
+        counts = self._index.counts()
+        spaces = counts if namespace is None else [namespace_dir(namespace)]
+        sizes = [(counts[space], int(space.rpartition("-")[2])) for space in spaces]
         return StoreStat(sum(n for n, _ in sizes), sum(n * size for n, size in sizes))
 
     # ── blocks ─────────────────────────────────────────────────────────────────────────────────────
@@ -170,21 +170,20 @@ class DiskStore:
         FAILED where the disk could not be read; a file that is not the block is put aside. What `into` holds
         after any status but FOUND is undefined. When this ends, also by cancellation, `into` is left alone.
         """
-        name = namespace_dir(namespace)
-        stored = self._index.get(name, set())
-        path = self._path(name, key)
-        if key not in stored:
+        name = BlockName(namespace_dir(namespace), key)
+        path = self._path(name)
+        if name not in self._index:
             return self._counted(ReadStatus.ABSENT), _NO_CHECKSUM
         try:
             checksum = await self._threads.run(partial(read_block, path, key, into))
         except CorruptBlock as error:
             log.warning("corrupt block is put aside", file=str(path), what=str(error))
-            stored.discard(key)
+            self._index.discard(name)
             if not await self._threads.run(partial(self._put_aside, path, error.inode)):
-                stored.add(key)
+                self._index.add(name, HEADER_BYTES + namespace.block_bytes)
             return self._counted(ReadStatus.CORRUPT), _NO_CHECKSUM
         except FileNotFoundError:
-            stored.discard(key)
+            self._index.discard(name)
             return self._counted(ReadStatus.ABSENT), _NO_CHECKSUM
         except OSError as error:
             self._failed("read", error)
@@ -195,44 +194,69 @@ class DiskStore:
     async def write(
         self, namespace: Namespace, key: bytes, checksum: bytes, block: memoryview
     ) -> WriteStatus:
-        """Store a block, unless it is there. NOT_STORED where the disk refuses, or `block` does not match
-        `checksum`. When this ends, also by cancellation, `block` is not read any more."""
-        name = namespace_dir(namespace)
-        if key in self._index.get(name, ()):
+        """Store a block, unless it is there. NOT_STORED where the disk refuses, all that it may hold is held, or
+        `block` does not match `checksum`. When this ends, also by cancellation, `block` is not read any more."""
+        name, nbytes = BlockName(namespace_dir(namespace), key), HEADER_BYTES + len(block)
+        if name in self._index:
             return self._counted(WriteStatus.EXISTS)
+        # A file that is about to be removed cannot be told from the one that would take its name.
+        victims = None if name in self._leaving else self._index.reserve(nbytes, self._held)
+        if victims is None:
+            self.counters["write_no_space"] += 1
+            return self._counted(WriteStatus.NOT_STORED)
+        self._leaving.update(victims)
         try:
-            if name not in self._index:
-                await self._threads.run(partial(self._make_namespace, name, namespace))
-                self._index.setdefault(name, set())
-            right = await self._threads.run(partial(self._store, name, key, checksum, block))
+            right = await self._threads.run(
+                partial(self._replace, victims, namespace, name, checksum, block)
+            )
         except OSError as error:
             self._failed("write", error)
             return self._counted(WriteStatus.NOT_STORED)
+        finally:
+            self.counters["evicted"] += len(victims)
+            self._leaving.difference_update(victims)
+            self._index.unreserve(nbytes)
         self._worked("write")
         if not right:
             log.warning("block arrived damaged and is not stored", key=key.hex())
             self.counters["arrived_damaged"] += 1
             return self._counted(WriteStatus.NOT_STORED)
-        self._index[name].add(key)
+        self._index.add(name, nbytes)
         return self._counted(WriteStatus.STORED)
 
-    def _make_namespace(self, name: str, namespace: Namespace) -> None:
-        (self.root / name).mkdir(exist_ok=True)
-        (self.root / name / "namespace.json").write_bytes(msgspec.json.encode(namespace))
-
-    def _store(self, name: str, key: bytes, checksum: bytes, block: memoryview) -> bool:
-        if block_checksum(key, block) != checksum:
+    def _replace(
+        self,
+        victims: Sequence[BlockName],
+        namespace: Namespace,
+        name: BlockName,
+        checksum: bytes,
+        block: memoryview,
+    ) -> bool:
+        """Remove the victims' files and write the block; False where that does not match its checksum."""
+        self._remove(victims)
+        if block_checksum(name.key, block) != checksum:
             return False
+        directory = self.root / name.space
+        if not directory.exists():
+            directory.mkdir(exist_ok=True)
+            (directory / "namespace.json").write_bytes(msgspec.json.encode(namespace))
+        self._store(name, checksum, block)
+        return True
+
+    def _remove(self, victims: Sequence[BlockName]) -> None:
+        for victim in victims:
+            self._path(victim).unlink(missing_ok=True)
+
+    def _store(self, name: BlockName, checksum: bytes, block: memoryview) -> None:
         temporary = self.root / "tmp" / f"{next(self._names)}{_SUFFIX}"
         temporary.parent.mkdir(exist_ok=True)
         try:
-            write_block(temporary, key, checksum, block, fsync=self._fsync)
+            write_block(temporary, name.key, checksum, block, fsync=self._fsync)
             with self._naming:
-                publish(temporary, self._path(name, key), fsync=self._fsync)
+                publish(temporary, self._path(name), fsync=self._fsync)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        return True
 
     def _put_aside(self, path: Path, inode: int | None) -> bool:
         """Move a corrupt file out of the way, if it is still that file; False where a new one took its place."""
@@ -252,9 +276,9 @@ class DiskStore:
                 )
         return True
 
-    def _path(self, name: str, key: bytes) -> Path:
-        text = key.hex()
-        return self.root / name / text[:2] / f"{text}{_SUFFIX}"
+    def _path(self, name: BlockName) -> Path:
+        text = name.key.hex()
+        return self.root / name.space / text[:2] / f"{text}{_SUFFIX}"
 
     # ── telling ────────────────────────────────────────────────────────────────────────────────────
     def _counted(self, status: Status) -> Status:

@@ -146,6 +146,11 @@ class Settings(BaseSettings):
     )
     prefill_hbm: Bytes = Field(1 << 30, description="KV memory on each prefill device")
     decode_hbm: Bytes = Field(1 << 30, description="KV memory on each decode device")
+    store_capacity: Bytes | None = Field(
+        None,
+        description="Disk that the blocks of a shard may take; those used longest ago give way. "
+        "Default: all that there is",
+    )
     store_fsync: bool = Field(False, description="Sync each stored block to disk before it counts")
 
     # NICs; None: unlimited

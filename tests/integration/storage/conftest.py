@@ -220,10 +220,8 @@ class Bench:
         self._stack = stack
         self.shard: StorageShard
 
-    async def start(self, *, staging_bytes: int = 64 << 20) -> StorageShard:
-        self.shard = StorageShard(
-            "storage-0", self._root, self._endpoint("storage-0"), staging_bytes=staging_bytes
-        )
+    async def start(self, **options: Any) -> StorageShard:
+        self.shard = StorageShard("storage-0", self._root, self._endpoint("storage-0"), **options)
         await self.shard.start()
         self._stack.push_async_callback(self.shard.close)
         return self.shard

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dualpath.kvstore.api import ReadStatus, WriteStatus
+from dualpath.kvstore.blockfile import HEADER_BYTES
 from dualpath.kvstore.checksum import block_checksum
 from dualpath.storage import writes
 from dualpath.transport.api import TransportError
@@ -236,6 +237,31 @@ async def test_leases_count_until_released_or_over(bench: Any, eventually: Event
     assert leases(bench) == 1
     await store.release(match)
     await eventually(lambda: leases(bench) == 0)
+
+
+async def test_three_times_its_capacity_is_written_and_the_shard_keeps_to_it(bench: Any) -> None:
+    capacity = 10 * (SIZE + HEADER_BYTES)
+    await bench.start(capacity_bytes=capacity)
+    store = await bench.store(SIZE, "writer")
+    names = [keys(number) for number in range(30)]
+    blocks = [memoryview(block(name)) for name in names]
+    chain = names[:4]
+    for first in range(0, 30, 2):
+        statuses = await store.write(
+            names[first : first + 2], blocks[first : first + 2], deadline_s=30
+        )
+        assert statuses == [WriteStatus.STORED] * 2
+        if first == 2:
+            match = await store.match(chain, lease_s=600.0)
+    counters = bench.shard.status().counters
+    assert (counters["blocks"], counters["evicted"]) == (10, 20)
+    # Leased, the oldest are there nevertheless.
+    into = [memoryview(bytearray(SIZE)) for _ in chain]
+    assert await store.read(chain, into, deadline_s=30) == [ReadStatus.FOUND] * 4
+    await store.release(match)
+    # Just read, they outlive those that were written later.
+    await store.write([keys(100)], [memoryview(block(keys(100)))], deadline_s=30)
+    assert (await store.match(chain)).blocks == 4
 
 
 async def test_closing_a_shard_in_the_middle_of_everything_is_quick_and_clean(bench: Any) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from dualpath.kvstore.api import ReadStatus, StoreStat, WriteStatus
 from dualpath.kvstore.blockfile import HEADER_BYTES
 from dualpath.kvstore.checksum import block_checksum
 from dualpath.kvstore.disk import QUARANTINE_KEPT, DiskStore, StoreInUse, namespace_dir
+from dualpath.kvstore.index import BlockName
 from dualpath.wire.store import Namespace
 
 SMALL = Namespace("model-a", 100)
@@ -26,8 +28,8 @@ LARGE = Namespace("model-a", 5000)
 
 
 @asynccontextmanager
-async def opened(root: Path, *, fsync: bool = False) -> AsyncIterator[DiskStore]:
-    store = DiskStore(root, fsync=fsync)
+async def opened(root: Path, **options: Any) -> AsyncIterator[DiskStore]:
+    store = DiskStore(root, **options)
     await store.open()
     try:
         yield store
@@ -282,7 +284,7 @@ async def test_reads_while_a_block_is_written_again_and_again_are_whole(tmp_path
             async with asyncio.TaskGroup() as group:
                 reads = [group.create_task(get(store, LARGE, 1)) for _ in range(4)]
                 # As a crash between two lives of the store would leave it: known file, unknown name.
-                store._index[namespace_dir(LARGE)].discard(key(1))
+                store._index.discard(BlockName(namespace_dir(LARGE), key(1)))
                 group.create_task(put(store, LARGE, 1))
             assert {task.result() for task in reads} <= {ReadStatus.ABSENT, ReadStatus.FOUND}
 
@@ -291,3 +293,81 @@ async def test_sizes_of_files_are_header_and_block(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await put(store, LARGE, 1)
     assert file_of(tmp_path, LARGE, 1).stat().st_size == HEADER_BYTES + 5000
+
+
+FILE = HEADER_BYTES + 5000
+
+
+def files(root: Path) -> set[int]:
+    return {int(path.stem, 16) for path in root.glob("*-5000/??/*.kv")}
+
+
+async def test_the_blocks_used_longest_ago_give_way_to_new_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=3 * FILE + 10) as store:
+        for number in (1, 2, 3):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+        store.use(LARGE, [key(1)])
+        assert await put(store, LARGE, 4) is WriteStatus.STORED
+        assert files(tmp_path) == {1, 3, 4}
+        assert store.present(LARGE, [key(n) for n in (1, 2, 3, 4)]) == b"\1\0\1\1"
+        assert await get(store, LARGE, 2) is ReadStatus.ABSENT
+        assert store.counters["evicted"] == 1
+        assert store.stat() == StoreStat(3, 15_000)
+
+
+async def test_of_a_chain_the_end_gives_way_first(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=4 * FILE) as store:
+        for number in (1, 2, 3, 4):
+            await put(store, LARGE, number)
+        store.use(LARGE, [key(number) for number in (1, 2, 3, 4)])
+        for number in (5, 6):
+            await put(store, LARGE, number)
+        assert files(tmp_path) == {1, 2, 5, 6}
+
+
+async def test_a_capacity_is_never_exceeded_whatever_is_written_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=5 * FILE) as store:
+        async with asyncio.TaskGroup() as group:
+            writes = [group.create_task(put(store, LARGE, number)) for number in range(40)]
+        assert {task.result() for task in writes} <= {WriteStatus.STORED, WriteStatus.NOT_STORED}
+        stored = files(tmp_path)
+        assert len(stored) == 5
+        assert store.stat() == StoreStat(5, 25_000)
+        for number in stored:
+            assert await get(store, LARGE, number) is ReadStatus.FOUND
+
+
+async def test_what_is_held_stays_and_where_all_is_held_nothing_more_is_stored(
+    tmp_path: Path,
+) -> None:
+    held = {BlockName(namespace_dir(LARGE), key(1))}
+    async with opened(tmp_path, capacity_bytes=2 * FILE, held=held.__contains__) as store:
+        for number in (1, 2, 3):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+        assert files(tmp_path) == {1, 3}
+        held.add(BlockName(namespace_dir(LARGE), key(3)))
+        assert await put(store, LARGE, 4) is WriteStatus.NOT_STORED
+        assert store.counters["write_no_space"] == 1
+        held.clear()
+        assert await put(store, LARGE, 4) is WriteStatus.STORED
+        assert files(tmp_path) == {3, 4}
+
+
+async def test_a_block_that_is_larger_than_the_capacity_is_not_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=FILE - 1) as store:
+        await put(store, SMALL, 1)
+        assert await put(store, LARGE, 1) is WriteStatus.NOT_STORED
+        assert await get(store, SMALL, 1) is ReadStatus.FOUND
+
+
+async def test_opened_with_less_capacity_the_oldest_blocks_go(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        for number in range(6):
+            await put(store, LARGE, number)
+    for number in range(6):
+        age = 1_000 * (10 - number % 3)
+        os.utime(file_of(tmp_path, LARGE, number), (10**9 - age, 10**9 - age))
+    async with opened(tmp_path, capacity_bytes=2 * FILE) as store:
+        assert files(tmp_path) == {2, 5}
+        assert store.stat().blocks == 2
+        assert store.counters["evicted"] == 4

@@ -40,6 +40,7 @@ async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
         endpoint,
         nic=nic,
         fsync=settings.store_fsync,
+        capacity_bytes=settings.store_capacity,
     )
     metrics = Metrics("storage", seat.name)
     metrics.watch(shard.status)
