@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -46,7 +47,9 @@ class DecodeEngine:
         capacity_tokens: int,
         max_context: int,
         on_step: Callable[[], Coroutine[Any, Any, None]],
+        on_forward: Callable[[int, float], None],
     ) -> None:
+        """`on_step` is awaited after each step; `on_forward` is told of its tokens and the seconds it computed."""
         self.backend = backend
         self.cnic = cnic
         self.ledger: HbmLedger[Attempt] = HbmLedger(capacity_tokens)
@@ -55,6 +58,7 @@ class DecodeEngine:
         self._write_back = write_back
         self._max_context = max_context
         self._on_step = on_step
+        self._on_forward = on_forward
         self._handoffs: deque[tuple[DecodeRequest, asyncio.Future[None]]] = deque()
         self._resident: dict[Attempt, DecodeRequest] = {}
         self._stepping: frozenset[Attempt] = frozenset()
@@ -160,7 +164,9 @@ class DecodeEngine:
 
     async def _step(self, batch: list[DecodeRequest]) -> None:
         rows = [request.row for request in batch if request.row is not None]
+        began = time.monotonic()
         sampled = await self.backend.decode(rows)
+        self._on_forward(len(rows), time.monotonic() - began)
         self.steps += 1
         for request, row, token in zip(batch, rows, sampled, strict=True):
             if token is None:

@@ -92,6 +92,7 @@ class DecodeNode(Node):
                 capacity_tokens=self.hbm_tokens(number),
                 max_context=spec.max_context,
                 on_step=self._send_fresh,
+                on_forward=self.observe_forward,
             )
             for number, backend in enumerate(backends)
         ]

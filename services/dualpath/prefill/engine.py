@@ -58,9 +58,18 @@ FirstToken = Callable[[Sampled], Coroutine[Any, Any, None]]
 class PrefillEngine:
     """One engine of a node. `run` is its loop; `prefill` is what the requests' tasks await."""
 
-    def __init__(self, parts: EngineParts, policy: BatchPolicy, *, trace_log: bool = False) -> None:
+    def __init__(
+        self,
+        parts: EngineParts,
+        policy: BatchPolicy,
+        *,
+        on_forward: Callable[[int, float], None],
+        trace_log: bool = False,
+    ) -> None:
+        """`on_forward` is told of each forward's tokens and seconds."""
         self.parts = parts
         self._policy = policy
+        self._on_forward = on_forward
         self._trace_log = trace_log
         self._arrivals = count()
         self._waiting: list[_Job] = []
@@ -147,8 +156,10 @@ class PrefillEngine:
                 job.end(stopped)
             raise
         finally:
+            tokens = sum(row.new for row in rows)
             self.forwards += 1
-            self.forward_tokens += sum(row.new for row in rows)
+            self.forward_tokens += tokens
+            self._on_forward(tokens, trace.seconds())
             # Where a row could not be made there are fewer of them.
             for (job, _), row, token in zip(jobs, rows, sampled, strict=False):
                 task = asyncio.create_task(self._conclude(job, row, token, trace))

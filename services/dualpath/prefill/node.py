@@ -78,6 +78,7 @@ class PrefillNode(Node):
                     arrival_deadline_s=6 * settings.transfer_deadline_s,
                 ),
                 batch_policy("token-budget", settings.chunk_tokens),
+                on_forward=self.observe_forward,
                 trace_log=settings.trace_forwards,
             )
             for number, backend in enumerate(backends)

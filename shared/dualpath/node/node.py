@@ -366,6 +366,11 @@ class Node(ABC):
             if phase.value in spent_s:
                 self.metrics.phase_seconds.labels(phase=phase.value).observe(spent_s[phase.value])
 
+    def observe_forward(self, tokens: int, seconds: float) -> None:
+        """Count one forward pass (of a decode node: a step) of an engine."""
+        self.metrics.forward_tokens.labels(stage=self.role).observe(tokens)
+        self.metrics.forward_seconds.labels(stage=self.role).observe(seconds)
+
     def status(self) -> NodeStatus:
         return NodeStatus(
             pools=tuple(self.pools()),
