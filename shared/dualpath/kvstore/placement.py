@@ -22,15 +22,8 @@ class Placement:
         ]
 
     def holder(self, key: bytes) -> str:
-        """The shard where `key` belongs: the first of `holders`."""
-        if len(self._seeds) == 1:
-            return self._seeds[0][1]
+        """The shard where `key` belongs."""
         return max((xxhash.xxh3_64_intdigest(key, seed), name) for seed, name in self._seeds)[1]
-
-    def holders(self, key: bytes, replicas: int = 1) -> list[str]:
-        """The `replicas` shards where `key` belongs, first choice first (fewer where there are fewer)."""
-        weights = [(xxhash.xxh3_64_intdigest(key, seed), name) for seed, name in self._seeds]
-        return [name for _, name in sorted(weights, reverse=True)[:replicas]]
 
     def by_holder(self, keys: Sequence[bytes]) -> dict[str, list[int]]:
         """Indices of `keys` by the shard that holds them, in order."""

@@ -22,17 +22,6 @@ def test_the_order_in_which_shards_are_named_does_not_matter(shards: set[str], k
     assert Placement(sorted(shards)).holder(key) == Placement(sorted(shards)[::-1]).holder(key)
 
 
-@given(shards=shard_sets, key=keys, replicas=st.integers(1, 10))
-def test_replicas_are_distinct_and_begin_with_the_holder(
-    shards: set[str], key: bytes, replicas: int
-) -> None:
-    placement = Placement(sorted(shards))
-    holders = placement.holders(key, replicas)
-    assert holders[0] == placement.holder(key)
-    assert len(set(holders)) == len(holders) == min(replicas, len(shards))
-    assert set(holders) <= shards
-
-
 @given(shards=shard_sets, batch=st.lists(keys, max_size=30))
 def test_grouping_puts_every_key_with_its_holder_in_order(
     shards: set[str], batch: list[bytes]
