@@ -54,14 +54,16 @@ class Seat:
             await server.close()
 
 
-async def until_stopped(stop: asyncio.Event, life: Coroutine[Any, Any, None]) -> None:
-    """Wait until `stop` is set or `life`, which waits for a service's end, ends; raises what it raises."""
+async def until_stopped(stop: asyncio.Event, life: Coroutine[Any, Any, None]) -> bool:
+    """Wait until `life` (a service's start, or the wait for its end) has ended or `stop` is set, which cancels
+    it. Returns whether it has ended; raises what it raises."""
     stopping = asyncio.create_task(stop.wait())
     ended = asyncio.create_task(life)
     try:
         await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             ended.result()
+        return ended.done()
     finally:
         for task in (stopping, ended):
             task.cancel()

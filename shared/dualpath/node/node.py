@@ -52,7 +52,7 @@ class RegistrationRefused(RuntimeError):
 
 
 class Node(ABC):
-    """The part of a worker that does not depend on its role. Create, `start`, then `serve` until stopped."""
+    """The part of a worker that does not depend on its role. Create, `start`, `wait`, `close`."""
 
     role: Role
 
@@ -177,17 +177,9 @@ class Node(ABC):
         await self._register()
         self.own(self._fetch_loop())
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set; raises what the node could not survive. Closes the node."""
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            ends: set[asyncio.Future[Any]] = {stopping, self.failure}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self.failure.done():
-                self.failure.result()
-        finally:
-            stopping.cancel()
-            await self.close()
+    async def wait(self) -> None:
+        """Wait for what the node cannot survive, and raise it."""
+        await asyncio.shield(self.failure)
 
     async def close(self) -> None:
         """Take no more work, abort what there is, and give everything back."""

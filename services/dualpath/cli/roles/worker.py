@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dualpath.bus import Bus
-from dualpath.cli.seat import Seat
+from dualpath.cli.seat import Seat, until_stopped
 from dualpath.cluster.record import Ready
 from dualpath.decode import DecodeNode
 from dualpath.memory.admission import check_capacity
@@ -40,37 +40,23 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
     ]
     async with seat.bus() as bus:
         node = make(settings, spec, backends, bus, seat.name)
-        try:
-            started = await _start(node, stop)
-        except BaseException as error:
-            await node.close()
-            if isinstance(error, RegistrationRefused):
-                raise ServiceError(str(error)) from error
-            raise
-        if not started:
-            await node.close()
-            return
+        started = False
 
         def healthy() -> tuple[bool, str]:
+            if not started:
+                return False, f"{node.role} node is not registered yet"
             if bus.connected:
                 return True, f"{node.role} node serves"
             return False, f"{node.role} node has lost NATS"
 
-        async with seat.operators_port(node.metrics, healthy) as http_port:
-            seat.ready(Ready(http_port))
-            await node.serve(stop)
-
-
-async def _start(node: Node, stop: asyncio.Event) -> bool:
-    """False where `stop` came first: registration waits for a scheduler as long as it takes."""
-    starting = asyncio.create_task(node.start())
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-        return starting.done()
-    finally:
-        for task in (starting, stopping):
-            task.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
+        try:
+            async with seat.operators_port(node.metrics, healthy) as http_port:
+                # Registration waits for a scheduler as long as it takes.
+                started = await until_stopped(stop, node.start())
+                if started:
+                    seat.ready(Ready(http_port))
+                    await until_stopped(stop, node.wait())
+        except RegistrationRefused as error:
+            raise ServiceError(str(error)) from error
+        finally:
+            await node.close()
