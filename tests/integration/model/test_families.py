@@ -110,3 +110,21 @@ async def test_answers_are_varied_and_depend_on_all_that_was_said(model: Model) 
     assert len(set(answer)) > NEW // 2
     other = [*ids[:10], ids[10] - 1 if ids[10] > 260 else 261, *ids[11:]]
     assert reference_greedy(model.directory, other, NEW) != answer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_bfloat16_halves_the_rows_and_is_computed(tmp_path: Path, family: str) -> None:
+    directory = write_checkpoint(tmp_path, family)
+    settings = Settings(
+        model=str(directory), dtype="bfloat16", device="cpu", threads=1, home=directory / "home"
+    )
+    spec = load_spec(settings)
+    backend = load_backend(spec, settings)
+    requests = [Request([300 + n for n in range(length)]) for length in (3, 130)]
+    await prefill_step(backend, [(request, len(request.prompt)) for request in requests])
+    answers = await generate(backend, requests, 4)
+    assert all(0 <= token < spec.vocab_size for answer in answers for token in answer)
+    half = spec.geometry.row_bytes
+    whole = load_spec(settings.model_copy(update={"dtype": "float32"})).geometry.row_bytes
+    assert [2 * size for size in half] == list(whole)
+    backend.close()
