@@ -21,9 +21,8 @@ from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.finish import finish_reason
 from dualpath.node.node import Node, now_s
-from dualpath.node.stream import TokenStreams, batches
+from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
-from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import TransportError
 from dualpath.wire import control, data
@@ -36,10 +35,6 @@ from dualpath.wire.types import (
     PoolUse,
     Role,
 )
-
-log = get_logger(__name__)
-
-_RESEND_S = 1.0
 
 
 class TransferFailed(Exception):
@@ -71,9 +66,8 @@ class DecodeNode(Node):
             metrics=metrics,
         )
         self._requests: AttemptTable[DecodeRequest] = AttemptTable(self.crashed)
-        self._streams = TokenStreams(resend_s=_RESEND_S)
-        # What is sent must leave in order: after a gap the gateway takes nothing.
-        self._sending = asyncio.Lock()
+        self._sender = TokenSender(bus, node_id)
+        self._streams = self._sender.streams
         self._write_back = WriteBack(
             self.store,
             self.arena,
@@ -91,7 +85,7 @@ class DecodeNode(Node):
                 self._write_back,
                 capacity_tokens=self.hbm_tokens(number),
                 max_context=spec.max_context,
-                on_step=self._send_fresh,
+                on_step=self._sender.send_fresh,
                 on_forward=self.observe_forward,
             )
             for number, backend in enumerate(backends)
@@ -100,7 +94,7 @@ class DecodeNode(Node):
     def start_engines(self) -> None:
         for engine in self._engines:
             self.own(engine.run())
-        self.own(self._resend_loop())
+        self.own(self._sender.run())
 
     async def finish_attempts(self) -> None:
         await self._requests.close()
@@ -245,7 +239,7 @@ class DecodeNode(Node):
             request.keys[load.start_block : load.stop_block],
             [self.arena.view(slot) for slot in request.slots[load.start_block : load.stop_block]],
         )
-        message = data.LoadDone(request.attempt, share.blocks, share.bytes_read, share.seconds)
+        message = data.LoadDone(request.attempt, share.blocks, share.bytes_read)
         await self.cnic_endpoints[request.assign.engine].send(load.prefill, encode(message))
 
     async def _decode(self, request: DecodeRequest, done: data.PrefillDone) -> None:
@@ -318,7 +312,7 @@ class DecodeNode(Node):
             },
         )
         stream.finish = reason
-        await self._send_fresh()
+        await self._sender.send_fresh()
         self.report(request.attempt, Phase.DONE)
         self.metrics.tokens_generated.inc(len(stream.tokens))
         self.observe_phases(spent, Phase.HANDOFF, Phase.DECODE)
@@ -351,30 +345,6 @@ class DecodeNode(Node):
         engine.ledger.withdraw(request.attempt)
         request.copied.set()
         self._release_slots(request)
-
-    # ── the token stream ───────────────────────────────────────────────────────────────────────────
-    async def _send_fresh(self) -> None:
-        async with self._sending:
-            await self._send(self._streams.fresh(now_s()))
-
-    async def _resend_loop(self) -> None:
-        while True:
-            await asyncio.sleep(_RESEND_S / 2)
-            async with self._sending:
-                await self._send(self._streams.stale(now_s()))
-            # Of a request that no longer decodes, what follows a piece that was lost.
-            await self._send_fresh()
-
-    async def _send(self, events: dict[str, list[control.TokenEvent]]) -> None:
-        for gateway_id, items in events.items():
-            for batch in batches(items):
-                try:
-                    await self.bus.publish(
-                        control.gateway_subject(gateway_id),
-                        control.TokenEvents(self.node_id, batch),
-                    )
-                except BusError as error:  # unacknowledged: sent again later
-                    log.warning("tokens not sent", gateway=gateway_id, reason=str(error))
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
     def held(self) -> tuple[Attempt, ...]:

@@ -16,6 +16,7 @@ from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.node import Node
 from dualpath.node.reading import Share
+from dualpath.node.sender import publish_tokens
 from dualpath.policy.registry import batch_policy
 from dualpath.prefill.engine import PrefillEngine, PrefillFailed
 from dualpath.prefill.request import PrefillRequest
@@ -189,7 +190,7 @@ class PrefillNode(Node):
     async def _read_own(self, request: PrefillRequest) -> Share:
         blocks = request.assign.prefill_blocks
         if not blocks:
-            return Share(0, 0, 0.0)
+            return Share()
         request.slots = await self.arena.acquire(blocks)
         return await self.read_share(
             request.keys[:blocks], [self.arena.view(slot) for slot in request.slots]
@@ -243,16 +244,9 @@ class PrefillNode(Node):
         self.observe_phases(request.clock.spent_s, Phase.LOADING, Phase.PREFILL)
 
     async def _publish(self, assign: control.AssignPrefill, first: Sampled) -> None:
+        """Once: where the gateway does not get it, the decode node sends it again."""
         event = control.TokenEvent(assign.attempt, assign.generated, (first,))
-        try:
-            await self.bus.publish(
-                control.gateway_subject(assign.gateway_id),
-                control.TokenEvents(self.node_id, (event,)),
-            )
-        except BusError as error:  # the decode node sends it again
-            log.warning(
-                "first token not sent", request_id=assign.attempt.request_id, reason=str(error)
-            )
+        await publish_tokens(self.bus, self.node_id, assign.gateway_id, [event])
 
     def _stats(self, request: PrefillRequest) -> AttemptStats:
         assign = request.assign

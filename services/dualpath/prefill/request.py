@@ -29,7 +29,7 @@ class PrefillRequest:
         self.load_done: asyncio.Future[LoadDone] = asyncio.get_running_loop().create_future()
         self.slots: list[int] = []
         self.hit_blocks = 0
-        self.prefill_share = Share(0, 0, 0.0)
+        self.prefill_share = Share()
         self.decode_share: LoadDone | None = None
         self.cached_tokens = 0
         self.token_ids: list[int] = []

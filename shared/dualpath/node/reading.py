@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +12,8 @@ from dualpath.kvstore.api import BlockStore, ReadStatus
 class Share:
     """What came of a share: its first `blocks` blocks are in memory and right."""
 
-    blocks: int
-    bytes_read: int
-    seconds: float
+    blocks: int = 0
+    bytes_read: int = 0
     statuses: tuple[ReadStatus, ...] = ()
 
 
@@ -37,8 +35,7 @@ class ShareReader:
         When this returns, raises or has been cancelled, nothing writes into `into` any more.
         """
         if not keys:
-            return Share(0, 0, 0.0)
-        began = time.monotonic()
+            return Share()
         queued = len(keys) * self._block_tokens
         self.queue_tokens += queued
         try:
@@ -57,4 +54,4 @@ class ShareReader:
         while found < len(statuses) and statuses[found] is ReadStatus.FOUND:
             found += 1
         arrived = sum(status is ReadStatus.FOUND for status in statuses)
-        return Share(found, arrived * self._block_bytes, time.monotonic() - began, tuple(statuses))
+        return Share(found, arrived * self._block_bytes, tuple(statuses))

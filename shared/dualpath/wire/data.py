@@ -17,7 +17,6 @@ class LoadDone(Message, frozen=True):
     attempt: Attempt
     blocks: int
     bytes_read: int
-    seconds: float
 
 
 class Grant(Message, frozen=True):

@@ -182,7 +182,7 @@ async def test_a_share_that_cannot_be_loses_the_attempt(
         run = await it.begin(ids, Sampling(max_tokens=2, seed=0))
         # Comes before the assignment, and thus before what the decode node will say itself.
         peer = it.decode.cnic_endpoints[0].address
-        await it.prefill.on_link(0, peer, encode(data.LoadDone(run.attempt, blocks, 0, 0.0)))
+        await it.prefill.on_link(0, peer, encode(data.LoadDone(run.attempt, blocks, 0)))
         await it.pair(run, "split", 4, 2)
         await asyncio.wait_for(run.over.wait(), 10)
         assert run.lost is not None
