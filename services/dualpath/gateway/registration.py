@@ -22,7 +22,7 @@ class Registration:
     """`run` it for as long as the gateway lives. `on_forgotten` is called when the scheduler has forgotten
     everything that it was told: it was restarted, or has given this gateway up.
 
-    `lost_s` is how long the scheduler waits for a member at least.
+    `lost_s` is how long the scheduler waits for a gateway.
     """
 
     def __init__(

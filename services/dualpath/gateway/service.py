@@ -47,7 +47,9 @@ class GatewayService:
             bus,
             gateway_id,
             spec.fingerprint,
-            lost_s=settings.node_lost_s,
+            # The scheduler waits twice as long for gateways. Until then nothing is forgotten, and a machine so
+            # busy that a beat is late should not begin all requests anew.
+            lost_s=2 * settings.node_lost_s,
             on_forgotten=self._flights.submit_again,
         )
         self._watch = Watch(Metrics("gateway", gateway_id))
