@@ -37,8 +37,8 @@ class Ok(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Not taken; `reason` is a sentence, `code` a stable word: `capacity`, `incompatible`, `unknown`,
-    `unavailable`, `malformed`."""
+    """Not taken; `reason` is a sentence, `code` a stable word: `capacity`, `incompatible`, `internal`,
+    `malformed`, `too_large` (for the bus), `too_long` (for the context), `unavailable`, `unknown`."""
 
     reason: str
     code: str = "unknown"
@@ -273,7 +273,8 @@ class TokenAcks(Message, frozen=True):
 
 class AttemptOver(Message, frozen=True):
     """Scheduler → gateway: this attempt is lost. With `retry` the gateway submits the next one from
-    what it has streamed; else the client gets an error. Answered with Ok."""
+    what it has streamed; else the client gets an error. Answered with Ok. `code` is that of AttemptLost, or of
+    the Refused that a node answered with, or `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`."""
 
     attempt: Attempt
     code: str
