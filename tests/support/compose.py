@@ -26,7 +26,7 @@ def compose(*arguments: str, check: bool = True, **environment: str) -> str:
     with all that it said."""
     tool = find_tool("docker-compose")
     assert tool is not None, "install the extra `compose`"
-    ours = ("DUALPATH_", "COMPOSE_", "API_", "CLUSTER_")
+    ours = ("DUALPATH_", "COMPOSE_", "API_", "CLUSTER_", "MODELS", "TORCH_INDEX")
     clean = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     done = subprocess.run(
         [tool, "--env-file", os.devnull, *arguments],
