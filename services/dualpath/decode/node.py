@@ -24,7 +24,7 @@ from dualpath.node.node import Node, now_s
 from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
 from dualpath.telemetry.metrics import Metrics
-from dualpath.transport.api import TransportError
+from dualpath.transport.api import MessageRefused, TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import Message, encode
 from dualpath.wire.types import (
@@ -142,7 +142,7 @@ class DecodeNode(Node):
         message = data.link(payload)
         request = self._requests.get(message.attempt)
         if request is None:
-            raise TransportError(f"{message.attempt} is not on {self.node_id} (any more)")
+            raise MessageRefused(f"{message.attempt} is not on {self.node_id} (any more)")
         match message:
             case data.Grant():
                 self._check_grant(request, message)
@@ -156,7 +156,7 @@ class DecodeNode(Node):
     # ── memory for the PE ──────────────────────────────────────────────────────────────────────────
     def _check_grant(self, request: DecodeRequest, grant: data.Grant) -> None:
         if not request.region_key:
-            raise TransportError(f"{request.attempt} takes no grants (any more)")
+            raise MessageRefused(f"{request.attempt} takes no grants (any more)")
         layers, tokens = self.geometry.n_layers, request.prompt_tokens
         if not (0 <= grant.layer < layers and 0 <= grant.start < grant.stop <= tokens):
             raise TransportError(

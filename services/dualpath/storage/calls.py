@@ -5,7 +5,7 @@ from __future__ import annotations
 from dualpath.blocks.keys import KEY_BYTES, unpack_keys
 from dualpath.kvstore.checksum import CHECKSUM_BYTES
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport.api import Endpoint, TransportError
+from dualpath.transport.api import Endpoint, MessageRefused, TransportError
 from dualpath.wire.codec import Message, encode
 from dualpath.wire.store import MAX_BLOCK_BYTES, MAX_KEYS, Namespace
 from dualpath.wire.types import Address
@@ -16,7 +16,7 @@ MAX_DEADLINE_S = 600.0
 _MAX_FINGERPRINT = 512
 
 
-class Refusal(Exception):
+class Refusal(MessageRefused):
     """The peer asked for what the shard does not do; the text is a sentence for it."""
 
 

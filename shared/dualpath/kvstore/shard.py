@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from dualpath.kvstore.api import ReadStatus, WriteStatus
 from dualpath.kvstore.tasks import Tasks, stop
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport.api import Endpoint, LinkError, PeerRefused, TransportError
+from dualpath.transport.api import Endpoint, LinkError, MessageRefused, PeerRefused, TransportError
 from dualpath.wire.codec import Message, encode
 from dualpath.wire.store import (
     CancelRead,
     CancelWrite,
+    MatchDone,
     Ping,
     Read,
     Release,
@@ -109,13 +110,20 @@ class ShardLink:
             log.debug("a shard was not told", shard=self.address.endpoint_id, error=str(error))
 
     def received(self, peer: Address, message: Message) -> None:
-        """Take a message of the shard. Raises ShardUnavailable for a ping about a call that is over."""
+        """Take a message of the shard. Raises MessageRefused for a ping about a call that is over."""
         op: int = message.op  # type: ignore[attr-defined]
         call = self._calls.get(op)
-        if call is not None and not isinstance(message, Ping):
+        if call is None:
+            if isinstance(message, Ping):
+                raise MessageRefused(f"call {op} is over")
+            self.missed(message)
+        elif not isinstance(message, Ping):
             call.received(peer, message)
-        elif call is None and isinstance(message, Ping):
-            raise ShardUnavailable(f"call {op} is over")
+
+    def missed(self, message: Message) -> None:
+        """Whoever waited for this answer was cancelled: what it grants would be held for nobody."""
+        if isinstance(message, MatchDone) and message.lease:
+            self.tell(Release(message.lease))
 
     def lost(self, why: str) -> None:
         """The shard does not answer: fail what is open, and look for it in the background."""
@@ -169,6 +177,7 @@ class ShardCall:
         self._answer = asyncio.get_running_loop().create_future()
         await self._link.send(message, self.peer)
         answer = await self._wait(self._answer, isinstance(message, LONG))
+        self._answer = None
         if isinstance(answer, StoreRefused):
             raise ShardUnavailable(answer.reason)
         if not isinstance(answer, kind):
@@ -202,6 +211,8 @@ class ShardCall:
             self._answer.set_exception(ShardUnavailable(why))
 
     def close(self) -> None:
-        if self._answer is not None and not self._answer.cancel() and not self._answer.cancelled():
-            self._answer.exception()
+        answer, self._answer = self._answer, None
+        # One that came just as its asker was cancelled was taken by nobody.
+        if answer is not None and not answer.cancel() and answer.exception() is None:
+            self._link.missed(answer.result())
         self._link.closed(self)

@@ -31,6 +31,10 @@ class PeerRefused(TransportError):
     """The handshake failed: another protocol version, secret or fingerprint, or a dead incarnation."""
 
 
+class MessageRefused(TransportError):
+    """Raised by a handler: it takes no such message (any more), as happens where an end crosses it on its way."""
+
+
 class Region(Protocol):
     """Memory that peers may write to, addressed from 0 to `nbytes`."""
 
@@ -49,7 +53,8 @@ class Region(Protocol):
 MessageHandler = Callable[[Address, bytes], Awaitable[None]]
 """Called for each message with the sender's address. Messages of one link arrive in order, one at a
 time per link: the handler should be quick, and hand long work to its own tasks. What it raises is logged
-with the peer's name and answered as a refusal; the link stays."""
+with the peer's name (MessageRefused as a sentence, all else as a failure) and answered as a refusal; the
+link stays."""
 
 Buffer = bytes | bytearray | memoryview
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport.api import MessageHandler
+from dualpath.transport.api import MessageHandler, MessageRefused
 from dualpath.transport.frames import MESSAGE_WINDOW, Header, Kind, MalformedFrame, Status
 from dualpath.wire.types import Address
 
@@ -55,6 +55,9 @@ class Inbox:
     async def _handle(self, message: bytes) -> Status:
         try:
             await self._handler(self._peer, message)
+        except MessageRefused as refusal:
+            log.info("message_refused", peer=self._peer.endpoint_id, reason=str(refusal))
+            return Status.REFUSED
         except Exception:
             log.exception("message_refused", peer=self._peer.endpoint_id, nbytes=len(message))
             return Status.REFUSED

@@ -190,6 +190,34 @@ async def test_a_write_that_fails_is_given_up_at_the_shard_too(cluster: Any) -> 
         await liar.given_up.wait()
 
 
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_match_that_is_cancelled_leaves_no_lease(cluster: Any, answered: bool) -> None:
+    asked: asyncio.Future[wire.Match] = asyncio.get_running_loop().create_future()
+    released = asyncio.Event()
+
+    async def answers(liar: Liar, message: Any) -> object:
+        match message:
+            case wire.Match():
+                asked.set_result(message)
+            case wire.Release(lease=77):
+                released.set()
+        return None
+
+    store, liar = await against(cluster, answers)
+    matching = asyncio.create_task(store.match([KEY], lease_s=600.0))
+    async with asyncio.timeout(20):
+        done = wire.MatchDone((await asked).op, bytes([1]), 77)
+        if answered:
+            # The answer is here, and whoever waits for it is cancelled before it runs again.
+            await store.on_message(liar.endpoint.address, encode(done))
+        matching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await matching
+        if not answered:
+            await liar.endpoint.send(liar.client, encode(done))
+        await released.wait()
+
+
 async def test_late_writes_of_a_shard_reach_nobodys_memory(cluster: Any) -> None:
     late: list[wire.Read] = []
 
