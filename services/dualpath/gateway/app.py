@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from dualpath.gateway.body import read_object
+from dualpath.gateway.body import Posted, read_object
 from dualpath.gateway.errors import ApiError
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Accepted, Intake
@@ -46,7 +46,7 @@ def make_app(
     created = int(time.time())
 
     async def serve(
-        request: Request, accept: Callable[[dict[str, Any], float], Awaitable[Accepted]]
+        request: Request, accept: Callable[[Posted, float], Awaitable[Accepted]]
     ) -> Response:
         arrived_s = time.monotonic()
         gate.check_open()

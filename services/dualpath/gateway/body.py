@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
@@ -18,16 +19,25 @@ DISCARD_FACTOR = 8
 when the connection closes would see a reset and not the answer."""
 
 
-async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Posted:
+    """A body's JSON object, and how long it was."""
+
+    fields: dict[str, Any]
+    nbytes: int
+
+
+async def read_object(request: Request, max_bytes: int) -> Posted:
     """The JSON object in the body. Raises ApiError: 413 where it is longer than `max_bytes` (never more is kept), 408
     where it takes READ_S, 400 where it is no JSON object; starlette's ClientDisconnect."""
     try:
         async with asyncio.timeout(READ_S):
-            return parse_object(await _read(request, max_bytes))
+            body = await _read(request, max_bytes)
     except TimeoutError:
         raise ApiError(
             408, f"the request body did not arrive within {READ_S:g} s", code="body_timeout"
         ) from None
+    return Posted(parse_object(body), len(body))
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

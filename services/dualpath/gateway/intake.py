@@ -13,6 +13,7 @@ from typing import Any
 
 from dualpath.blocks import BlockKeys, root_key
 from dualpath.gateway.answers import AnswerFormat, ChatFormat, CompletionFormat
+from dualpath.gateway.body import Posted
 from dualpath.gateway.errors import ApiError, invalid
 from dualpath.gateway.flights import Flight
 from dualpath.gateway.pieces import AnswerText
@@ -25,8 +26,8 @@ from dualpath.model.text import Tokenizer
 from dualpath.model.text_chat import ChatError, ChatTemplate
 from dualpath.settings import Settings
 
-_INLINE = 2000
-"""Prompts of fewer characters or ids are prepared on the event loop: a thread would cost more."""
+_INLINE_BYTES = 4096
+"""Shorter bodies are prepared on the event loop: a thread would cost more."""
 
 _THREADS = 2
 
@@ -40,6 +41,14 @@ class Accepted:
     text: AnswerText
     stream: bool
     include_usage: bool
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    body: ChatBody | CompletionBody
+    ids: array[int]
+    keys: BlockKeys
+    form: type[AnswerFormat]
 
 
 class Intake:
@@ -59,17 +68,30 @@ class Intake:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def accept_chat(self, fields: dict[str, Any], arrived_s: float) -> Accepted:
+    async def accept_chat(self, posted: Posted, arrived_s: float) -> Accepted:
         """Raises ApiError."""
+        return await self._accept(lambda: self._read_chat(posted.fields), posted.nbytes, arrived_s)
+
+    async def accept_completion(self, posted: Posted, arrived_s: float) -> Accepted:
+        """Raises ApiError."""
+        return await self._accept(
+            lambda: self._read_completion(posted.fields), posted.nbytes, arrived_s
+        )
+
+    def _read_chat(self, fields: dict[str, Any]) -> _Prepared:
         body = parse_body(ChatBody, fields)
         self.check_model(body.model)
-        return await self._accept(body, self._render(body), arrived_s, ChatFormat)
+        # A chat's special tokens are in its template.
+        ids = self._tokenizer.encode(self._render(body), add_special_tokens=False)
+        return self._prepare(body, ids, ChatFormat)
 
-    async def accept_completion(self, fields: dict[str, Any], arrived_s: float) -> Accepted:
-        """Raises ApiError."""
+    def _read_completion(self, fields: dict[str, Any]) -> _Prepared:
         body = parse_body(CompletionBody, fields)
         self.check_model(body.model)
-        return await self._accept(body, body.prompt, arrived_s, CompletionFormat)
+        ids = body.prompt
+        if isinstance(ids, str):
+            ids = self._tokenizer.encode(ids, add_special_tokens=True)
+        return self._prepare(body, ids, CompletionFormat)
 
     def check_model(self, name: str) -> None:
         """Raises ApiError(404) for any model but the one that is served."""
@@ -92,27 +114,34 @@ class Intake:
         except ChatError as error:
             raise invalid(str(error), "messages", "invalid_value") from error
 
+    def _prepare(
+        self, body: ChatBody | CompletionBody, ids: list[int], form: type[AnswerFormat]
+    ) -> _Prepared:
+        check_prompt(ids, self._spec, prompt_param(body))
+        root = root_key(self._spec.fingerprint, salt=body.cache_salt or "")
+        keys = BlockKeys(root, self._spec.geometry.block_tokens)
+        keys.extend(ids)
+        # Thousands of requests may wait here: a list takes nine times as much.
+        return _Prepared(body, array("i", ids), keys, form)
+
     async def _accept(
-        self,
-        body: ChatBody | CompletionBody,
-        prompt: str | list[int],
-        arrived_s: float,
-        form: type[AnswerFormat],
+        self, read: Callable[[], _Prepared], nbytes: int, arrived_s: float
     ) -> Accepted:
         started_s = time.monotonic()
-
-        def prepare() -> tuple[array[int], BlockKeys]:
-            return self._tokenize(body, prompt)
-
-        ids, keys = await self._run(prepare, len(prompt))
+        if nbytes < _INLINE_BYTES:
+            got = read()
+        else:
+            # A body of some megabytes takes seconds to be checked: other clients' tokens must not wait for it.
+            got = await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        body, ids = got.body, got.ids
         sampling = choose_sampling(body, len(ids), self._spec, drawn_seed=secrets.randbits(63))
         request_id = secrets.token_hex(12)
-        request = Request(request_id, ids, sampling, keys, self._settings.max_attempts)
+        request = Request(request_id, ids, sampling, got.keys, self._settings.max_attempts)
         flight = Flight(request, arrived_s, arrived_s + self._settings.request_deadline_s)
         flight.timings_s["tokenize"] = time.monotonic() - started_s
         return Accepted(
             flight,
-            form(
+            got.form(
                 request_id=request_id,
                 model=self.model,
                 created=int(time.time()),
@@ -124,24 +153,3 @@ class Intake:
             stream=bool(body.stream),
             include_usage=body.include_usage,
         )
-
-    async def _run(
-        self, work: Callable[[], tuple[array[int], BlockKeys]], size: int
-    ) -> tuple[array[int], BlockKeys]:
-        if size < _INLINE:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def _tokenize(
-        self, body: ChatBody | CompletionBody, prompt: str | list[int]
-    ) -> tuple[array[int], BlockKeys]:
-        """The prompt's ids and block keys. A chat's special tokens are in its template."""
-        if isinstance(prompt, str):
-            special = isinstance(body, CompletionBody)
-            prompt = self._tokenizer.encode(prompt, add_special_tokens=special)
-        check_prompt(prompt, self._spec, prompt_param(body))
-        root = root_key(self._spec.fingerprint, salt=body.cache_salt or "")
-        keys = BlockKeys(root, self._spec.geometry.block_tokens)
-        keys.extend(prompt)
-        # Thousands of requests may wait here: a list takes nine times as much.
-        return array("i", prompt), keys

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from dualpath.gateway.errors import ApiError, invalid
 from dualpath.model.text_chat import flatten_content
@@ -16,8 +24,14 @@ from dualpath.model.text_chat import flatten_content
 MAX_LOGPROBS = 20
 MAX_STOP_IDS = 128
 
+MAX_FIELDS = 64
+
 Flag = bool | None
-TokenId = Annotated[int, Field(ge=0)]
+StopIds = Annotated[
+    list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_IDS, fail_fast=True)
+]
+Count = Annotated[int, Field(ge=1, lt=1 << 63)]
+"""Bounded here already: Python refuses to write out integers of thousands of digits in an error."""
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -54,6 +68,14 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_endless(cls, value: Any) -> Any:
+        # Each unknown field would be an error of its own, and their list takes longer to make than to send.
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"has {len(value)} fields, most of which nobody knows")
+        return value
 
 
 class StreamOptions(_Body):
@@ -110,14 +132,14 @@ class _Generation(_Body):
     """What both endpoints take."""
 
     model: str
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
-    min_tokens: Annotated[int | None, Field(ge=0)] = None
+    max_tokens: Count | None = None
+    min_tokens: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(gt=0, le=1)] = None
     top_k: Annotated[int | None, Field(ge=-1, lt=1 << 31)] = None
     seed: Annotated[int | None, Field(ge=-(1 << 63), lt=1 << 63)] = None
     ignore_eos: Flag = None
-    stop_token_ids: Annotated[list[TokenId] | None, Field(max_length=MAX_STOP_IDS)] = None
+    stop_token_ids: StopIds | None = None
     stream: Flag = None
     stream_options: StreamOptions | None = None
     return_token_ids: Flag = None
@@ -138,8 +160,8 @@ class _Generation(_Body):
 
 
 class ChatBody(_Generation):
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: Count | None = None
     logprobs: Flag = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
 
@@ -187,6 +209,8 @@ def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
     for name, value in fields.items():
         if name in UNSUPPORTED:
             _refuse_unless_neutral(name, value)
+        elif name not in kind.model_fields:
+            raise _unknown(name)
     try:
         body = kind.model_validate(
             {name: value for name, value in fields.items() if name not in UNSUPPORTED}
@@ -215,14 +239,16 @@ def _refuse_unless_neutral(name: str, value: Any) -> None:
     )
 
 
+def _unknown(param: str) -> ApiError:
+    return invalid(f"{param} is no known parameter; leave it out", param, "unknown_parameter")
+
+
 def _first(error: ValidationError) -> ApiError:
     item = error.errors(include_url=False, include_input=False)[0]
     param = _path(item["loc"])
     match item["type"]:
         case "extra_forbidden":
-            return invalid(
-                f"{param} is no known parameter; leave it out", param, "unknown_parameter"
-            )
+            return _unknown(param)
         case "missing":
             return invalid(f"{param} is required", param, "missing_required_parameter")
     text = item["msg"].removeprefix("Value error, ")

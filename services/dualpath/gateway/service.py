@@ -12,6 +12,7 @@ import uvicorn
 
 from dualpath.bus import Bus
 from dualpath.gateway.app import make_app
+from dualpath.gateway.connection import Connection
 from dualpath.gateway.errors import unavailable
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Intake
@@ -146,7 +147,7 @@ class GatewayService:
         app = make_app(self._settings, self._intake, self._flights, self, self._watch)
         return uvicorn.Config(
             app,
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
