@@ -17,8 +17,9 @@ from dualpath.transport.tcp import TcpEndpoint
 
 log = get_logger(__name__)
 
-ESTIMATE_S = 0.5
-"""A request waits no longer for it."""
+ESTIMATE_S = 1.5
+"""A request waits no longer for it. Generous: a miss costs a whole prefill, and a shard that does not answer
+is waited for once only."""
 
 
 class Matcher(Protocol):
@@ -69,7 +70,9 @@ class ShardConnection:
         )
 
     async def start(self) -> None:
+        """Listen, and dial the shards now rather than with the first request."""
         await self._endpoint.start(self.store.on_message)
+        await self.store.stat()
 
     async def close(self) -> None:
         await self.store.close()
