@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -71,6 +72,8 @@ class NatsServer:
         """SIGSTOP: connections stay open and nothing moves."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # The signal is only on its way: until all threads have stopped, the server still answers.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         assert self._process is not None

@@ -37,6 +37,14 @@ _MAX_UNSENT_BYTES = 64 << 20
 _DRAIN_S = 2.0
 
 
+class _Connection(Client):
+    async def _process_op_err(self, e: Exception) -> None:
+        """Ends the connection. What was not sent is lost with it: the library would write it into the broken
+        transport and fail on that, before it told anybody of the loss."""
+        self._pending, self._pending_data_size = [], 0
+        await super()._process_op_err(e)
+
+
 class Bus:
     """One process's place on the control plane.
 
@@ -211,7 +219,7 @@ class Bus:
 
     # ── the connection ─────────────────────────────────────────────────────────────────────────────
     async def _open(self) -> None:
-        client = Client()
+        client = _Connection()
 
         async def closed() -> None:
             if client is self._client:

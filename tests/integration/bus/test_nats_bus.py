@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import nats
 import pytest
 import pytest_asyncio
+import uvloop
 from nats.aio.msg import Msg
 from tests.support.nats import NatsServer
 from tests.support.wait import until
@@ -158,6 +161,36 @@ async def test_requests_survive_a_restart_of_the_server(
     await nats_server.start()
     assert await late == Ok()
     assert await client.request_until_answered("s2", abort(), deadline_s=30) == Ok()
+
+
+def test_what_was_not_sent_when_the_connection_broke_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def publish_until_lost(bus: Bus) -> None:
+        while bus.connected:
+            with contextlib.suppress(BusUnavailable):
+                await bus.publish("s", abort())
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        server = NatsServer(tmp_path)
+        await server.start()
+        bus = await server.connect("client")
+        try:
+            for _ in range(5):
+                publishing = [asyncio.create_task(publish_until_lost(bus)) for _ in range(20)]
+                await server.stop()
+                await asyncio.gather(*publishing)
+                await server.start()
+                await until(lambda: bus.connected, what="the bus is back")
+        finally:
+            await bus.close()
+            await server.stop()
+
+    # As in services; its transports fail where asyncio's say nothing.
+    uvloop.run(main())
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_whatever_answers_in_the_servers_place_the_bus_comes_back(
