@@ -65,9 +65,13 @@ class Flights:
         gateway_id: str,
         prefix: PrefixEstimate,
         register: Callable[[], Awaitable[None]],
+        *,
+        node_lost_s: float,
     ) -> None:
-        """`register` makes the gateway known to a scheduler that does not know it."""
+        """`register` makes the gateway known to a scheduler that does not know it, which takes a silent node for
+        lost after `node_lost_s`."""
         self._bus = bus
+        self._node_lost_s = node_lost_s
         self._register = register
         self._gateway_id = gateway_id
         self._prefix = prefix
@@ -134,7 +138,10 @@ class Flights:
         """Tell the scheduler of the next attempt. Raises ApiError where it does not take it."""
         request = flight.request
         first = request.number == 0
+        rest_s = request.rest_s(self._node_lost_s)
         request.begin_attempt()
+        if rest_s:
+            await asyncio.sleep(rest_s)
         started_s = time.monotonic()
         hits = await self._prefix.hit_blocks(request.keys.keys, request.sequence_tokens)
         flight.timings_s.setdefault("match", time.monotonic() - started_s)

@@ -47,6 +47,7 @@ class Request:
     """Why the request was given up."""
     submit_due: bool = True
     failures: int = 0
+    _resting: bool = False
     _base: int = 0
     """How many generated tokens the present attempt's prompt holds."""
     _taken: int = 0
@@ -65,12 +66,17 @@ class Request:
         """Tokens that the present attempt prefills."""
         return len(self.prompt) + self._base
 
+    def rest_s(self, node_lost_s: float) -> float:
+        """How long to wait before the next attempt. Until a dead node has been silent for `node_lost_s` it gets
+        work, the more as it finishes none: attempts must not be used up by then."""
+        return node_lost_s * min(2.0 ** (self.failures - 4), 1.0) if self._resting else 0.0
+
     def begin_attempt(self) -> None:
         """Go on to the next attempt: prompt, and everything generated so far."""
         self.keys.extend(token.token_id for token in self.generated[self._base :])
         self._base = len(self.generated)
         self.number += 1
-        self.submit_due = False
+        self.submit_due = self._resting = False
 
     def submission(self, gateway_id: str, hit_blocks: int, deadline_s: float) -> Submit:
         """The present attempt as the scheduler is told of it."""
@@ -95,8 +101,9 @@ class Request:
         """An attempt is over. Returns whether that changed anything: word of an older one does not."""
         if over.attempt != self.attempt or self.over or self.submit_due:
             return False
-        if over.code != PREEMPTED:
-            self.failures += 1
+        failed = over.code != PREEMPTED
+        self.failures += failed
+        self._resting = failed and self.failures > 1
         if self._ended_by_tokens() is None and (
             not over.retry or self.failures >= self.max_attempts
         ):

@@ -43,7 +43,9 @@ class GatewayService:
             ShardConnection(settings, spec, gateway_id) if settings.shard_addresses else None
         )
         prefix = PrefixEstimate(spec.geometry, self._shards.store if self._shards else None)
-        self._flights = Flights(bus, gateway_id, prefix, self._register)
+        self._flights = Flights(
+            bus, gateway_id, prefix, self._register, node_lost_s=settings.node_lost_s
+        )
         self._registration = Registration(
             bus,
             gateway_id,

@@ -103,6 +103,27 @@ def test_word_of_an_older_or_lost_attempt_changes_nothing() -> None:
     assert request.failures == 1
 
 
+def test_attempts_are_not_used_up_before_a_dead_node_is_known_to_be() -> None:
+    request = make([1], max_attempts=5)
+    node_lost_s, rests = 3.0, []
+    while request.lost is None:
+        request.lose(over(request))
+        rests.append(request.rest_s(node_lost_s))
+        request.begin_attempt()
+        assert request.rest_s(node_lost_s) == 0
+    assert rests[0] == 0, "most losses are the only one"
+    assert sum(rests[:-1]) > node_lost_s
+
+
+def test_a_preempted_request_does_not_rest() -> None:
+    request = make([1], max_attempts=5)
+    for code in ("transfer", "transfer", "preempted"):
+        request.lose(over(request, code))
+    request.begin_attempt()
+    request.lose(over(request, "preempted"))
+    assert request.rest_s(3.0) == 0
+
+
 def test_losses_are_counted_preemptions_are_not() -> None:
     request = make([1], max_attempts=2)
     for _ in range(5):
