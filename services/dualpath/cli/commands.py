@@ -61,7 +61,11 @@ def status(config: Path | None, home: Path | None, *, as_json: bool) -> int:
     from dualpath.cli.tables import print_status
     from dualpath.cluster.status import read_status
 
-    found = asyncio.run(read_status(Home(settings.home)))
+    try:
+        found = asyncio.run(read_status(Home(settings.home)))
+    except PermissionError as error:
+        _complain(str(error))
+        return 1
     if found is None:
         _complain(f"no cluster runs on {settings.home}")
         return NOT_RUNNING

@@ -155,12 +155,17 @@ def serve(
     config: Config = None,
     port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="A gateway's port; default: --port's setting."),
+        typer.Option(
+            metavar="PORT", min=0, max=65535, help="A gateway's port; default: --port's setting."
+        ),
     ] = None,
     http_port: Annotated[
         int,
         typer.Option(
-            metavar="PORT", help="Of /metrics and /health, but of a gateway; 0: any free one."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Of /metrics and /health, but of a gateway; 0: any free one.",
         ),
     ] = 0,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,9 @@ def serve(
 
     def ready(words: object) -> None:
         if ready_fd is not None:
-            os.write(ready_fd, msgspec.json.encode(words))
+            # A supervisor that is stopping already does not listen any more.
+            with suppress(BrokenPipeError):
+                os.write(ready_fd, msgspec.json.encode(words))
             os.close(ready_fd)
 
     seat = Seat(name, settings, settings.port if port is None else port, http_port, ready)

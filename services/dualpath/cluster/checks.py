@@ -46,14 +46,16 @@ def check_home(home: Home) -> Iterator[str]:
         probe.unlink()
     except OSError as error:
         yield f"home {home.root} cannot be written ({error.strerror}); choose another --home"
+        return
+    for path in (home.lock_file, home.record_file, home.settings_file, home.nats_file):
+        if path.is_dir():
+            yield f"{path} is a directory, but a file belongs there; remove it"
 
 
 def check_ports(settings: Settings) -> Iterator[str]:
-    """The API's ports must be free."""
-    if not settings.port:
-        return
-    for number in range(settings.gateways):
-        port = settings.port + number
+    """The host must be this machine's, and the API's ports free."""
+    first, count = settings.port, settings.gateways if settings.port else 1
+    for port in range(first, first + count):
         try:
             family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
             with socket.create_server((settings.host, port), family=family):

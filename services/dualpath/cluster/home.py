@@ -48,6 +48,10 @@ class Home:
     def record_file(self) -> Path:
         return self.run / "cluster.json"
 
+    @property
+    def lock_file(self) -> Path:
+        return self.run / "lock"
+
     def log_file(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
@@ -62,7 +66,7 @@ class Home:
     def locked(self) -> Iterator[None]:
         """Hold the home for this process; the kernel lets go when it dies. Raises HomeBusy, OSError."""
         self.create()
-        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

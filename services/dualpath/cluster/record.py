@@ -60,5 +60,5 @@ def load_record(home: Home) -> ClusterRecord | None:
     """The last record; None where none was written, or none that this version can read."""
     try:
         return msgspec.json.decode(home.record_file.read_bytes(), type=ClusterRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, msgspec.DecodeError):
         return None

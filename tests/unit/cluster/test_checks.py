@@ -13,6 +13,7 @@ from dualpath.cluster.checks import (
     memory_note,
 )
 from dualpath.cluster.home import Home
+from dualpath.cluster.record import load_record
 from dualpath.settings import Settings
 
 
@@ -30,6 +31,8 @@ def test_any_free_port_is_always_free() -> None:
 
 def test_a_host_of_another_machine_is_told() -> None:
     (problem,) = check_ports(Settings(host="192.0.2.1", port=18_000))
+    assert "set an address of this machine" in problem
+    (problem,) = check_ports(Settings(host="192.0.2.1", port=0))
     assert "set an address of this machine" in problem
 
 
@@ -49,6 +52,15 @@ def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (problem,) = check_home(Home(tmp_path / "file"))
     assert "choose another --home" in problem
     assert not list(check_home(Home(tmp_path / "new" / "home")))
+
+
+@pytest.mark.parametrize("name", ["lock", "cluster.json", "settings.json", "nats.conf"])
+def test_a_directory_in_a_files_place_is_told(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path)
+    (home.run / name).mkdir(parents=True)
+    (problem,) = check_home(home)
+    assert problem == f"{home.run / name} is a directory, but a file belongs there; remove it"
+    assert load_record(home) is None
 
 
 def test_a_home_that_may_not_be_written_is_told() -> None:
