@@ -20,12 +20,13 @@ RESEND_S = 1.0
 async def publish_tokens(
     bus: Bus, node_id: str, gateway_id: str, events: Sequence[TokenEvent]
 ) -> None:
-    """Send events once, in messages of bounded size; what the bus does not take is logged and lost."""
+    """Send events once, in messages of bounded size; what the bus does not take is lost."""
     for batch in batches(events):
         try:
             await bus.publish(gateway_subject(gateway_id), TokenEvents(node_id, batch))
         except BusError as error:
-            log.warning("tokens not sent", gateway=gateway_id, reason=str(error))
+            # The bus itself tells of its outage, once; this comes with every step meanwhile.
+            log.debug("tokens not sent", gateway=gateway_id, reason=str(error))
 
 
 class TokenSender:
