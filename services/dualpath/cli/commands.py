@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
 from dualpath.cluster.checks import CannotStart
 from dualpath.cluster.detach import run_detached
 from dualpath.cluster.home import Home
@@ -19,9 +19,6 @@ from dualpath.cluster.output import Console
 from dualpath.cluster.plan import start_stages
 from dualpath.cluster.stop import NotStopped, stop_cluster
 from dualpath.settings import Settings, load_settings
-
-WRONG_USE = 2
-NOT_RUNNING = 3
 
 
 def up(config: Path | None, given: Mapping[str, Any], *, detach: bool) -> int:
@@ -50,7 +47,7 @@ def _supervise(settings: Settings, on_ready: Callable[[], None] | None) -> int:
     try:
         return asyncio.run(supervisor.run())
     except CannotStart as error:
-        _complain(str(error))
+        complain(str(error))
         return WRONG_USE
 
 
@@ -64,10 +61,10 @@ def status(config: Path | None, home: Path | None, *, as_json: bool) -> int:
     try:
         found = asyncio.run(read_status(Home(settings.home)))
     except PermissionError as error:
-        _complain(str(error))
+        complain(str(error))
         return 1
     if found is None:
-        _complain(f"no cluster runs on {settings.home}")
+        complain(f"no cluster runs on {settings.home}")
         return NOT_RUNNING
     if as_json:
         print(msgspec.json.encode(dataclasses.asdict(found)).decode())
@@ -83,7 +80,7 @@ def down(config: Path | None, home: Path | None) -> int:
     try:
         record = stop_cluster(Home(settings.home))
     except (NotStopped, PermissionError) as error:
-        _complain(str(error))
+        complain(str(error))
         return 1
     if record is None:
         print(f"no cluster runs on {settings.home}")
@@ -96,10 +93,5 @@ def _settings(config: Path | None, given: Mapping[str, Any]) -> Settings | None:
     try:
         return load_settings(config, **given)
     except ValueError as error:
-        _complain(str(error))
+        complain(str(error))
         return None
-
-
-def _complain(text: str) -> None:
-    for line in text.splitlines():
-        print(f"dualpath: {line}", file=sys.stderr)

@@ -12,7 +12,6 @@ import typer
 app = typer.Typer(
     name="dualpath",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -37,6 +36,9 @@ def root() -> None:
     dualpath up --model synthetic --prefill 2      emulated engines: whole clusters on a laptop
     dualpath status                                nodes, queues, pools, NICs
     dualpath down                                  stop it
+    dualpath doctor                                what is missing, and what to do
+    dualpath chat                                  talk to it
+    dualpath demo                                  an agent whose KV-Cache is read on both sides
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from
     DUALPATH_<SETTING> in the environment, or from a file (--config), in this order.
@@ -142,6 +144,46 @@ def down(home: Home = None, config: Config = None) -> None:
     from dualpath.cli import commands
 
     raise typer.Exit(commands.down(config, home))
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="smollm2 (default), tiny, synthetic, or a directory."),
+    ] = None,
+    prefill: Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")] = None,
+    decode: Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")] = None,
+    engines: Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")] = None,
+    shards: Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")] = None,
+    snic_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Emulated storage NIC of each node.")
+    ] = None,
+    cnic_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Emulated compute NIC of each engine.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Of the API.")] = None,
+    home: Home = None,
+    config: Config = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say whether a cluster could start here, and what to do where it could not.
+
+    Looks at packages, nats-server, the model, ports, disk, memory, the CPU, the shape and the pools; starts and
+    writes nothing. Takes the settings that `up` takes, from the same places.
+
+    Exit code 0: it can start (! is worth knowing); 1: something is in the way (✗); 2: settings are wrong.
+
+    \b
+    dualpath doctor
+    dualpath doctor --prefill 2 --engines 8 --snic-bandwidth 400Gbps --cnic-bandwidth 400Gbps
+    """
+    given: dict[str, Any] = {
+        name: value for name, value in locals().items() if name not in ("config", "as_json")
+    }
+    from dualpath.cli.doctor import doctor as examine
+
+    raise typer.Exit(examine(config, given, as_json=as_json))
 
 
 @app.command()

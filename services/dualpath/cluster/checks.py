@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from dualpath.cluster.home import Home
-from dualpath.policy.bottleneck import bottleneck_free
+from dualpath.policy.bottleneck import BottleneckReport, bottleneck_free
 from dualpath.settings import Settings
 
 _PAPER_DRAM_TO_SNIC = 10.0
@@ -74,15 +74,22 @@ def check_ports(settings: Settings) -> Iterator[str]:
 
 def bottleneck_line(settings: Settings) -> str:
     """The check of the paper's §3 for the cluster's shape."""
+    assumed = ", taking SNIC = CNIC as no bandwidths are set" if _unpaced(settings) else ""
+    return f"bottleneck check (paper §3{assumed}): {bottleneck_report(settings).sentence()}"
+
+
+def bottleneck_report(settings: Settings) -> BottleneckReport:
+    """As `bottleneck_line`, for programs. SNIC = CNIC where not both bandwidths are set."""
     snic, cnic = settings.nic_bandwidths
-    assumed = ""
     if snic is None or cnic is None:
-        assumed = ", taking SNIC = CNIC as no bandwidths are set"
         ratio, dram = 1.0, _PAPER_DRAM_TO_SNIC
     else:
         ratio, dram = snic / cnic, settings.dram_bandwidth / snic
-    report = bottleneck_free(settings.prefill, settings.decode, settings.engines, ratio, dram)
-    return f"bottleneck check (paper §3{assumed}): {report.sentence()}"
+    return bottleneck_free(settings.prefill, settings.decode, settings.engines, ratio, dram)
+
+
+def _unpaced(settings: Settings) -> bool:
+    return None in settings.nic_bandwidths
 
 
 def memory_note(settings: Settings, meminfo: Path = Path("/proc/meminfo")) -> str | None:
