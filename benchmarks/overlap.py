@@ -1,6 +1,6 @@
 """How far layerwise prefill hides KV transfers behind compute, and compute behind transfers.
 
-    python benchmarks/overlap.py [--paths prefill,decode,split] [--layers 32] [--cached 4096] [--layer-ms 15]
+    python -m benchmarks.overlap [--paths prefill,decode,split] [--layers 32] [--cached 4096] [--layer-ms 15]
 
 For each read path a synthetic cluster of one prefill and one decode node, whose CNICs are paced so that a
 layer's transfer takes as long as its compute. One long prompt is stored; then prompts that only differ in
@@ -20,31 +20,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from benchmarks import local
+from benchmarks.local import random_ids, until
 
-from dualpath.cluster.home import Home
-from dualpath.cluster.record import load_record
 from dualpath.cluster.status import read_status
 
 BLOCK_TOKENS = 64
 WANTED_OVERLAP = 0.90
 WANTED_RATIO = 1.25
-PATHS = ("prefill", "decode", "split")
 
 
 @dataclass(frozen=True)
@@ -101,7 +94,6 @@ class Cluster:
     """One prefill and one decode node, as `dualpath up` starts them."""
 
     def __init__(self, home: Path, shape: Shape, path: str, *, layerwise: bool) -> None:
-        self.home = Home(home)
         self.shape, self.path = shape, path
         self.bandwidth = shape.bandwidth(path)
         self._context = random_ids(random.Random(1), shape.cached)
@@ -109,7 +101,6 @@ class Cluster:
         room = 2 * (shape.cached + shape.new + BLOCK_TOKENS) * shape.layers * shape.row_bytes
         settings: dict[str, Any] = {
             "model": "synthetic",
-            "port": 0,
             "shards": 1,
             "layerwise": layerwise,
             "read_path": path,
@@ -130,16 +121,11 @@ class Cluster:
             "trace_forwards": True,
             "log_format": "json",
         }
-        config = home / "settings.json"
-        home.mkdir(parents=True, exist_ok=True)
-        config.write_text(json.dumps(settings))
-        dualpath("up", "--detach", "--home", str(home), "--config", str(config))
-        record = load_record(self.home)
-        assert record is not None
-        self.base_url, self.model = record.base_urls[0], record.model
+        self._cluster = local.Cluster(home, settings)
+        self.home, self.model = self._cluster.home, self._cluster.model
 
     def close(self) -> None:
-        dualpath("down", "--home", str(self.home.root))
+        self._cluster.close()
 
     def ask(self, tail: Sequence[int]) -> dict[str, Any]:
         body = {
@@ -149,10 +135,11 @@ class Cluster:
             "temperature": 0,
         }
         answer = httpx.post(
-            f"{self.base_url}/completions",
+            f"{self._cluster.base_url}/completions",
             json=body,
             headers={"X-DualPath-Explain": "1"},
             timeout=120,
+            trust_env=False,
         )
         answer.raise_for_status()
         explain: dict[str, Any] = answer.json()["dualpath"]
@@ -185,9 +172,7 @@ class Cluster:
         return random_ids(self._tails, self.shape.new)
 
     def _traces(self) -> list[dict[str, Any]]:
-        log = self.home.log_file("prefill-0").read_text()
-        lines = (json.loads(line) for line in log.splitlines() if line.startswith("{"))
-        return [line for line in lines if line.get("event") == "forward"]
+        return [line for line in self._cluster.traces() if line.get("event") == "forward"]
 
     # ── what really moved ──────────────────────────────────────────────────────────────────────────
     def _moved(self) -> dict[str, int]:
@@ -219,27 +204,6 @@ class Cluster:
                 raise RuntimeError(f"{name}: {count - before[name]} bytes, not {expected[name]}")
 
 
-def dualpath(*arguments: str) -> None:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("DUALPATH_")}
-    command = [sys.executable, "-m", "dualpath.cli.main", *arguments]
-    ended = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"dualpath {arguments[0]} failed:\n{ended.stdout}{ended.stderr}")
-
-
-def random_ids(source: random.Random, n: int) -> list[int]:
-    return [source.randrange(300, 30_000) for _ in range(n)]
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + 30
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within 30 s: {what}")
-        time.sleep(0.05)
-    return found
-
-
 @contextmanager
 def cluster(shape: Shape, path: str, *, layerwise: bool) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory() as directory:
@@ -269,7 +233,7 @@ def measure(shape: Shape, path: str, runs: int, *, layerwise: bool) -> list[Forw
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--paths", default=",".join(PATHS), help="read paths, with commas")
+    parser.add_argument("--paths", default=",".join(local.PATHS), help="read paths, with commas")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--cached", type=int, default=4096, help="tokens, in whole blocks")
     parser.add_argument("--new", type=int, default=64, help="tokens")
@@ -281,8 +245,7 @@ def main() -> None:
         parser.error(f"--cached must be whole blocks of {BLOCK_TOKENS} tokens")
     shape = Shape(args.layers, args.cached, args.new, args.row_bytes, args.layer_ms / 1e3)
     print(
-        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {platform.machine()}, "
-        f"load {os.getloadavg()[0]:.1f}; {shape.layers} layers of {args.layer_ms:g} ms, "
+        f"{local.machine()}; {shape.layers} layers of {args.layer_ms:g} ms, "
         f"{shape.cached} cached and {shape.new} new tokens of {shape.row_bytes} bytes per layer"
     )
     rows = []

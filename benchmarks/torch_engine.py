@@ -1,6 +1,6 @@
 """Tokens per second of the torch engine against plain `transformers`, in the same run.
 
-`python benchmarks/torch_engine.py --dtype float32 --batch 8 --context 300 --steps 16` prints medians and
+`python -m benchmarks.torch_engine --dtype float32 --batch 8 --context 300 --steps 16` prints medians and
 their ratio; above 1 this engine is the faster one. Steps of the two alternate, so that whatever else the
 machine does hits both.
 """
@@ -11,10 +11,9 @@ import argparse
 import asyncio
 import statistics
 import time
-from typing import Any
 
 import torch
-from transformers import LlamaForCausalLM
+from benchmarks.plain_model import PlainModel
 
 from dualpath.model.api import Backend, DecodeRow, LayerView, PrefillRow
 from dualpath.model.backends import load_backend
@@ -40,27 +39,22 @@ async def prefill(backend: Backend, prompt: list[int], room: int) -> DecodeRow:
 
 
 async def compare(backend: Backend, spec: ModelSpec, batch: int, context: int, steps: int) -> None:
-    model: Any = LlamaForCausalLM.from_pretrained(
-        spec.directory, dtype=getattr(torch, spec.dtype), local_files_only=True
-    )
+    model = PlainModel(spec)
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(20, spec.vocab_size, (batch, context), generator=generator)
     ours, theirs = [], []
     rows = []
     await prefill(backend, prompts[0].tolist(), 1)
-    with torch.inference_mode():
-        model(prompts[:1])
+    model.prefill(prompts[:1].tolist())
     for prompt in prompts:
         started = time.perf_counter()
         rows.append(await prefill(backend, prompt.tolist(), steps))
         ours.append(time.perf_counter() - started)
         started = time.perf_counter()
-        with torch.inference_mode():
-            model(prompt[None], use_cache=True, logits_to_keep=1)
+        model.prefill([prompt.tolist()])
         theirs.append(time.perf_counter() - started)
     report("prefill", context, ours, theirs)
-    with torch.inference_mode():
-        output = model(prompts, use_cache=True, logits_to_keep=1)
+    model.prefill(prompts.tolist())
     ours, theirs = [], []
     for _ in range(steps):
         started = time.perf_counter()
@@ -70,9 +64,7 @@ async def compare(backend: Backend, spec: ModelSpec, batch: int, context: int, s
             assert result is not None
             row.tokens, row.last_token, row.index = row.tokens + 1, result.token_id, row.index + 1
         started = time.perf_counter()
-        with torch.inference_mode():
-            token = output.logits[:, -1:].argmax(-1)
-            output = model(token, past_key_values=output.past_key_values, use_cache=True)
+        model.step()
         theirs.append(time.perf_counter() - started)
     report("decode", batch, ours, theirs)
 

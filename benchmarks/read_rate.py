@@ -1,0 +1,242 @@
+"""How fast stored KV comes from a shard to the prefill engine's device, against a raw socket copy of the same bytes.
+
+    python -m benchmarks.read_rate [--paths prefill,decode,split] [--cached 4096] [--concurrent 1,4] [--runs 5]
+
+For each read path a cluster of two shards, one prefill and one decode node with unlimited NICs and a synthetic
+model whose emulated compute takes no time. Contexts are stored; then prompts of a stored context and a new end
+are asked for, one alone or several with different contexts at once. From the prefill node's log:
+
+    loaded   until all blocks are in host buffers: from the moment the first request of the group begins to load to
+             the moment the last one has all of its hits (PE path: in the PE buffer; DE path: in the DE buffer)
+    device   until the last layer has arrived on the PE's device, from the same begin on
+
+So `device` has in it: leases, the shards' reads of files (in the page cache: they were just written), the way
+over sockets, checksums, the copy to the device or, of the DE's share, the second way over a socket; and what goes
+on meanwhile on the same cores: digesting the layers that are there, and, of the PE's share, sending them on to the
+DE, which a place in the ring waits for. Not in it: HTTP, tokenizing, matching, scheduling.
+
+The reference, in turns with it, is as many bytes sent from one process's memory to another's over one blocking
+socket (1 MiB messages, as transport.py does). ratio = device / reference, of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from benchmarks.local import PATHS, Cluster, Streamed, cluster, machine, random_ids, until
+from benchmarks.transport import Plain
+
+BLOCK_TOKENS = 64
+NEW_TOKENS = 64
+MESSAGE_BYTES = 1 << 20
+WANTED_RATIO = 0.5
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    row_bytes: int
+    cached: int
+    ring_layers: int
+
+    @property
+    def cached_bytes(self) -> int:
+        return self.cached * self.layers * self.row_bytes
+
+    def settings(self, path: str, concurrent: int) -> dict[str, Any]:
+        block = BLOCK_TOKENS * self.layers * self.row_bytes
+        room = (concurrent + 1) * (self.cached_bytes + 2 * block)
+        return {
+            "model": "synthetic",
+            "read_path": path,
+            "ring_layers": self.ring_layers,
+            "max_context": self.cached + NEW_TOKENS + BLOCK_TOKENS,
+            "chunk_tokens": self.cached + NEW_TOKENS,
+            "prefill_buffer": room,
+            "decode_buffer": room + 16 * block,
+            "write_back_blocks": 16,
+            "prefill_hbm": room,
+            "decode_hbm": room,
+            "synthetic": {
+                "layers": self.layers,
+                "row_bytes": self.row_bytes,
+                "forward_s": 0.0,
+                "token_s": 0.0,
+                "attention_s": 0.0,
+                "decode_step_s": 0.0,
+            },
+            "trace_forwards": True,
+            "log_format": "json",
+            "log_level": "debug",
+        }
+
+
+@dataclass(frozen=True)
+class Read:
+    """A group of requests, in seconds since the first of them began to load."""
+
+    nbytes: int
+    loaded_s: float
+    device_s: float
+    ttft_s: float
+    """From sending the group to its last first token, as the clients saw it."""
+
+
+class Contexts:
+    """Stored contexts, and prompts that go on from them."""
+
+    def __init__(self, running: Cluster, shape: Shape, path: str, count: int) -> None:
+        self._running, self._shape, self._path = running, shape, path
+        self._source = random.Random(1)
+        self._contexts = [random_ids(self._source, shape.cached) for _ in range(count)]
+        for context in self._contexts:
+            running.ask(self._prompt(context))
+        self.read(1)
+
+    def _prompt(self, context: Sequence[int]) -> list[int]:
+        return [*context, *random_ids(self._source, NEW_TOKENS)]
+
+    def read(self, count: int) -> Read:
+        """Ask for `count` of them at once. Raises RuntimeError where one was not read as wanted."""
+        prompts = [self._prompt(context) for context in self._contexts[:count]]
+        with ThreadPoolExecutor(count) as clients:
+            answers = list(clients.map(self._running.ask, prompts))
+        for answer in answers:
+            answer.expect(self._path, self._shape.cached)
+        ttft_s = max(answer.sent + answer.ttft_s for answer in answers) - min(
+            answer.sent for answer in answers
+        )
+        return self._from_log(answers, ttft_s)
+
+    def _from_log(self, answers: Sequence[Streamed], ttft_s: float) -> Read:
+        wanted = {answer.explain["request_id"]: answer for answer in answers}
+
+        def lines(event: str) -> dict[str, dict[str, Any]]:
+            found = {
+                line["request_id"]: line
+                for line in self._running.traces()
+                if line.get("event") == event and line["request_id"] in wanted
+            }
+            return found if len(found) == len(wanted) else {}
+
+        loaded = until(lambda: lines("loaded"), "the loading is in the log")
+        forwards = until(lambda: lines("forward"), "the forward is in the log")
+        begin = min(
+            _at(line) - wanted[name].explain["timings_s"]["loading"]
+            for name, line in loaded.items()
+        )
+        return Read(
+            nbytes=len(answers) * self._shape.cached_bytes,
+            loaded_s=max(_at(line) for line in loaded.values()) - begin,
+            device_s=max(_arrived(line) for line in forwards.values()) - begin,
+            ttft_s=ttft_s,
+        )
+
+
+def _at(line: dict[str, Any]) -> float:
+    return datetime.fromisoformat(str(line["ts"])).timestamp()
+
+
+def _arrived(forward: dict[str, Any]) -> float:
+    """When the last layer had arrived; the forward's marks count from its begin, `seconds` before the line."""
+    last: float = max(at for event, _, at in forward["marks"] if event == "arrived")
+    seconds: float = forward["seconds"]
+    return _at(forward) - seconds + last
+
+
+@dataclass(frozen=True)
+class Result:
+    path: str
+    concurrent: int
+    reads: Sequence[Read]
+    plain: Sequence[float]
+
+    @property
+    def loaded(self) -> float:
+        return statistics.median(read.nbytes / read.loaded_s for read in self.reads)
+
+    @property
+    def device(self) -> float:
+        return statistics.median(read.nbytes / read.device_s for read in self.reads)
+
+    @property
+    def whole(self) -> float:
+        return statistics.median(read.nbytes / read.ttft_s for read in self.reads)
+
+    @property
+    def reference(self) -> float:
+        return statistics.median(self.plain)
+
+
+def measure(contexts: Contexts, path: str, count: int, runs: int) -> Result:
+    plain = Plain(MESSAGE_BYTES)
+    try:
+        reads, rates = [], []
+        for _ in range(runs):
+            read = contexts.read(count)
+            reads.append(read)
+            seconds, _ = plain.round(max(read.nbytes // MESSAGE_BYTES, 1))
+            rates.append(read.nbytes / seconds)
+            print(
+                f"{path:8} {count} at once   loaded {read.nbytes / read.loaded_s / 1e9:5.2f} GB/s   device "
+                f"{read.nbytes / read.device_s / 1e9:5.2f} GB/s   plain socket {rates[-1] / 1e9:5.2f} GB/s",
+                flush=True,
+            )
+    finally:
+        plain.close()
+    return Result(path, count, reads, rates)
+
+
+def report(results: Sequence[Result]) -> None:
+    print("\nmedians, GB/s       loaded   device   sent to first token   plain socket   ratio")
+    for result in results:
+        ratio = result.device / result.reference
+        print(
+            f"{result.path:8} {result.concurrent:2} at once {result.loaded / 1e9:6.2f} "
+            f"{result.device / 1e9:8.2f} {result.whole / 1e9:21.2f} {result.reference / 1e9:14.2f} "
+            f"{ratio:7.2f}   {'good' if ratio >= WANTED_RATIO else f'wanted: {WANTED_RATIO:g}'}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--paths", default=",".join(PATHS), help="read paths, with commas")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--row-bytes", type=int, default=2048, help="per token and layer")
+    parser.add_argument("--cached", type=int, default=4096, help="tokens, in whole blocks")
+    parser.add_argument(
+        "--ring-layers", type=int, default=3, help="layers of a request on the device at a time"
+    )
+    parser.add_argument("--concurrent", default="1,4", help="requests at once, with commas")
+    parser.add_argument("--runs", type=int, default=5, help="of each kind")
+    args = parser.parse_args()
+    if args.cached % BLOCK_TOKENS:
+        parser.error(f"--cached must be whole blocks of {BLOCK_TOKENS} tokens")
+    shape = Shape(args.layers, args.row_bytes, args.cached, args.ring_layers)
+    counts = [int(text) for text in args.concurrent.split(",")]
+    print(
+        f"{machine()}; {shape.layers} layers, {shape.cached} cached tokens, "
+        f"{shape.cached_bytes / 1e6:.0f} MB a request in blocks of "
+        f"{BLOCK_TOKENS * shape.layers * shape.row_bytes / 1e6:.1f} MB",
+        flush=True,
+    )
+    results = []
+    for path in args.paths.split(","):
+        with cluster(shape.settings(path, max(counts))) as running:
+            contexts = Contexts(running, shape, path, max(counts))
+            results += [measure(contexts, path, count, args.runs) for count in counts]
+    report(results)
+    print(f"measured: {machine()}")
+
+
+if __name__ == "__main__":
+    main()
