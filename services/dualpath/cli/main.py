@@ -187,6 +187,38 @@ def doctor(
 
 
 @app.command()
+def chat(
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="The API; `up` prints it.")
+    ] = "http://127.0.0.1:8000/v1",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Default: the one that is served.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system prompt.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of each answer at most.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="T", min=0, max=2, help="0 is greedy; default: 1.")
+    ] = None,
+) -> None:
+    """Talk to the model of a running cluster.
+
+    Each answer is followed by a line: how much of the prompt had KV-Cache on storage, which side read it, the
+    time to the first token, tokens per second. Ctrl-C stops an answer; /quit or Ctrl-D ends; /new begins anew.
+
+    \b
+    dualpath chat
+    dualpath chat --url http://127.0.0.1:8001/v1 --temperature 0 --max-tokens 200
+    """
+    from dualpath.cli.chat import chat as talk
+
+    raise typer.Exit(
+        talk(url, model, system=system, max_tokens=max_tokens, temperature=temperature)
+    )
+
+
+@app.command()
 def serve(
     role: Annotated[
         str, typer.Argument(metavar="ROLE", help="storage, scheduler, prefill, decode or gateway.")
