@@ -76,10 +76,9 @@ def common_rate(answers: Sequence[Streamed]) -> float:
     return tokens / (stop - start)
 
 
-def cluster_round(running: Cluster, prompts: Sequence[Sequence[int]], steps: int) -> float:
+def ask_all(running: Cluster, prompts: Sequence[Sequence[int]], steps: int) -> list[Streamed]:
     with ThreadPoolExecutor(len(prompts)) as clients:
-        answers = list(clients.map(lambda prompt: running.ask(prompt, steps), prompts))
-    return common_rate(answers)
+        return list(clients.map(lambda prompt: running.ask(prompt, steps), prompts))
 
 
 def plain_round(model: PlainModel, prompts: Sequence[Sequence[int]], steps: int) -> float:
@@ -93,11 +92,13 @@ def plain_round(model: PlainModel, prompts: Sequence[Sequence[int]], steps: int)
 def measure(
     running: Cluster, model: PlainModel, prompts: Sequence[Sequence[int]], steps: int, rounds: int
 ) -> Result:
-    cluster_round(running, prompts, 16)
+    ask_all(
+        running, prompts, 16
+    )  # Their full blocks are hits from here on: streams begin together.
     plain_round(model, prompts, 4)
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(cluster_round(running, prompts, steps))
+        ours.append(common_rate(ask_all(running, prompts, steps)))
         theirs.append(plain_round(model, prompts, steps))
         print(
             f"batch {len(prompts)}   cluster {ours[-1]:6.1f} tokens/s   "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
+from transformers.utils import logging
 
 from dualpath.model.spec import ModelSpec
 
@@ -15,6 +16,8 @@ class PlainModel:
     """A checkpoint as `transformers` runs it. One batch at a time: `prefill`, then as many `step`s."""
 
     def __init__(self, spec: ModelSpec) -> None:
+        quiet: Any = logging.disable_progress_bar
+        quiet()
         self._model: Any = LlamaForCausalLM.from_pretrained(
             spec.directory, dtype=getattr(torch, spec.dtype), local_files_only=True
         )
@@ -36,8 +39,8 @@ class PlainModel:
         with torch.inference_mode():
             self._output = self._model(ids, use_cache=True, logits_to_keep=1, **keywords)
 
-    def step(self) -> None:
-        """The next token of every row."""
+    def step(self) -> list[int]:
+        """Sample the next token of every row, and compute what follows it. Returns the tokens."""
         keywords: dict[str, Any] = {}
         if self._mask is not None:
             self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
@@ -47,3 +50,5 @@ class PlainModel:
             token = self._output.logits[:, -1:].argmax(-1)
             cache = self._output.past_key_values
             self._output = self._model(token, past_key_values=cache, use_cache=True, **keywords)
+        tokens: list[int] = token[:, 0].tolist()
+        return tokens

@@ -128,16 +128,21 @@ class Contexts:
 
         loaded = until(lambda: lines("loaded"), "the loading is in the log")
         forwards = until(lambda: lines("forward"), "the forward is in the log")
-        begin = min(
-            _at(line) - wanted[name].explain["timings_s"]["loading"]
-            for name, line in loaded.items()
+        spent = {name: answer.explain["timings_s"]["loading"] for name, answer in wanted.items()}
+        loaded_s, device_s = timed(
+            [(line, spent[name]) for name, line in loaded.items()], list(forwards.values())
         )
-        return Read(
-            nbytes=len(answers) * self._shape.cached_bytes,
-            loaded_s=max(_at(line) for line in loaded.values()) - begin,
-            device_s=max(_arrived(line) for line in forwards.values()) - begin,
-            ttft_s=ttft_s,
-        )
+        nbytes = len(answers) * self._shape.cached_bytes
+        return Read(nbytes, loaded_s, device_s, ttft_s)
+
+
+def timed(
+    loaded: Sequence[tuple[dict[str, Any], float]], forwards: Sequence[dict[str, Any]]
+) -> tuple[float, float]:
+    """Seconds from when the first request began to load until the last was loaded, and until its last layer was
+    on the device: of `loaded` lines with the seconds that their requests spent loading, and `forward` lines."""
+    begin = min(_at(line) - spent_s for line, spent_s in loaded)
+    return max(_at(line) for line, _ in loaded) - begin, max(map(_arrived, forwards)) - begin
 
 
 def _at(line: dict[str, Any]) -> float:
