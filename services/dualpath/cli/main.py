@@ -219,6 +219,31 @@ def chat(
 
 
 @app.command()
+def demo(
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="smollm2 (default), tiny or synthetic.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Use the cluster there; default: start one for the demo."),
+    ] = None,
+) -> None:
+    """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
+
+    Starts a cluster of its own in a temporary home and stops it again. At the end a table compares times to the
+    first token: warm by read path, and cold. Settings of the environment hold.
+
+    \b
+    dualpath demo
+    DUALPATH_SNIC_BANDWIDTH=50MB/s dualpath demo --model synthetic
+    dualpath demo --url http://127.0.0.1:8000/v1
+    """
+    from dualpath.cli.demo import demo as show
+
+    raise typer.Exit(show(model, url))
+
+
+@app.command()
 def serve(
     role: Annotated[
         str, typer.Argument(metavar="ROLE", help="storage, scheduler, prefill, decode or gateway.")

@@ -104,12 +104,15 @@ def _nics(processes: Mapping[str, NodeStatus]) -> Table:
             moved.setdefault((nic.nic, nic.lane), {})[nic.direction] = nic.nbytes
         for (name, lane), directions in moved.items():
             table.add_row(
-                name, lane, _size(directions.get("tx", 0)), _size(directions.get("rx", 0))
+                name,
+                lane,
+                readable_size(directions.get("tx", 0)),
+                readable_size(directions.get("rx", 0)),
             )
     return table
 
 
-def _size(nbytes: int) -> str:
+def readable_size(nbytes: int) -> str:
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

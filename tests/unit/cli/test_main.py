@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "transformers", "nats", "fastapi", "uvicorn", "pydantic", "tokenizers", "numpy")
+HEAVY = (
+    "torch", "transformers", "nats", "fastapi", "uvicorn", "pydantic", "tokenizers", "numpy", "httpx",
+)  # fmt: skip
+ALL = ("up", "status", "down", "doctor", "chat", "demo", "serve")
 
 
 def dualpath(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,11 +30,11 @@ def test_without_a_command_it_shows_what_there_is() -> None:
     shown = dualpath()
     text = shown.stdout + shown.stderr
     assert text.startswith("Usage: dualpath")
-    for command in ("up", "status", "down", "serve"):
+    for command in ALL:
         assert f"\n  {command} " in text
 
 
-@pytest.mark.parametrize("command", ["up", "status", "down", "serve"])
+@pytest.mark.parametrize("command", ALL)
 def test_every_command_has_help_in_plain_text(command: str) -> None:
     shown = dualpath(command, "--help")
     assert shown.returncode == 0
@@ -41,6 +44,13 @@ def test_every_command_has_help_in_plain_text(command: str) -> None:
 
 def test_help_teaches_with_examples() -> None:
     assert "dualpath up --model tiny" in dualpath("up", "--help").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands(shell: str) -> None:
+    shown = dualpath("--show-completion", shell)
+    assert shown.returncode == 0
+    assert "_DUALPATH_COMPLETE=complete_" in shown.stdout
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -56,7 +66,9 @@ def test_help_loads_nothing_heavy() -> None:
     assert not [name for name in HEAVY if name in loaded]
 
 
-@pytest.mark.parametrize("module", ["dualpath.cluster.supervisor", "dualpath.cli.tables"])
+@pytest.mark.parametrize(
+    "module", ["dualpath.cluster.supervisor", "dualpath.cli.tables", "dualpath.cli.demo"]
+)
 def test_the_supervisor_loads_no_torch(module: str) -> None:
     code = f"import sys, {module}\nprint('torch' in sys.modules, 'transformers' in sys.modules)"
     shown = subprocess.run(

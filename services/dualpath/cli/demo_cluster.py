@@ -1,0 +1,117 @@
+"""The cluster that `dualpath demo` starts for itself, and a watch of its NICs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+from dualpath.cluster.home import Home
+from dualpath.cluster.record import ClusterRecord, load_record
+from dualpath.cluster.status import read_status
+from dualpath.telemetry.leash import leashed
+from dualpath.wire.types import NicBytes
+
+_TICK_S = 0.1
+_WATCH_S = 0.5
+_STOP_S = 30.0
+_TAIL_LINES = 12
+
+
+class NotStarted(Exception):
+    """The cluster did not start; the text is what it said last."""
+
+
+@contextmanager
+def own_cluster(model: str) -> Iterator[tuple[Home, ClusterRecord]]:
+    """`dualpath up` in a home that exists only as long as it is needed. Settings of the environment hold, but for
+    model, home and port. Raises NotStarted."""
+    with TemporaryDirectory(prefix="dualpath-demo-") as directory:
+        home, log = Home(Path(directory) / "home"), Path(directory) / "up.log"
+        command = [sys.executable, "-m", "dualpath.cli.main", "up", "--model", model]
+        command += ["--home", str(home.root), "--port", "0"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                leashed(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for the demo, which then stops its cluster in order.
+                start_new_session=True,
+            )
+        try:
+            yield home, _until_ready(process, home, log)
+        finally:
+            _stop(process)
+
+
+def _until_ready(process: subprocess.Popen[bytes], home: Home, log: Path) -> ClusterRecord:
+    """The supervisor bounds each step of a start itself (`start_s`)."""
+    while True:
+        record = load_record(home)
+        if record is not None and record.state == "ready":
+            return record
+        try:
+            process.wait(_TICK_S)
+        except subprocess.TimeoutExpired:
+            continue
+        lines = log.read_text("utf-8", "replace").splitlines()
+        raise NotStarted("\n".join(["the cluster did not start:", *lines[-_TAIL_LINES:]]))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class NicWatch:
+    """Asks the cluster on a home for its NICs, twice a second, in a thread that `__exit__` ends."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._latest: tuple[NicBytes, ...] = ()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="NIC watch")
+
+    def latest(self) -> tuple[NicBytes, ...]:
+        return self._latest
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(_WATCH_S):
+            self._read()
+        # What was moved since the last look belongs into the last picture.
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            status = asyncio.run(read_status(self._home))
+        except OSError:
+            # Its files are there or not as it starts and ends; the last picture stays.
+            return
+        if status is not None:
+            processes = status.processes.values()
+            self._latest = tuple(nic for process in processes for nic in process.nics)

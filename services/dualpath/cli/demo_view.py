@@ -1,0 +1,141 @@
+"""What `dualpath demo` shows: turns and NICs while it runs, and times to first token at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from dualpath.cli.agent import TURNS, Turn
+from dualpath.cli.tables import readable_size
+from dualpath.wire.types import NicBytes
+
+_PATHS = {
+    "prefill": "prefill node (PE)",
+    "decode": "decode node (DE)",
+    "split": "both (split)",
+}
+_BAR_WIDTH = 12
+
+
+@dataclass(frozen=True)
+class NicTotal:
+    """Bytes of one NIC, both lanes together."""
+
+    nic: str
+    received: int
+    sent: int
+
+
+def totals(nics: Iterable[NicBytes]) -> list[NicTotal]:
+    """Of the NICs of prefill and decode nodes (shards have one too), prefill nodes first."""
+    sums: dict[str, dict[str, int]] = {}
+    for moved in nics:
+        if moved.nic.startswith(("prefill", "decode")):
+            directions = sums.setdefault(moved.nic, {"rx": 0, "tx": 0})
+            directions[moved.direction] = directions.get(moved.direction, 0) + moved.nbytes
+    names = sorted(sums, key=lambda name: (not name.startswith("prefill"), name))
+    return [NicTotal(name, sums[name]["rx"], sums[name]["tx"]) for name in names]
+
+
+class DemoView:
+    """Grows with `turns`; `nics` is asked at each drawing, None where the cluster's processes cannot be."""
+
+    def __init__(self, nics: Callable[[], Iterable[NicBytes]] | None) -> None:
+        self.turns: list[Turn] = []
+        self._nics = nics
+
+    def __rich__(self) -> RenderableType:
+        nics = reads(self.turns) if self._nics is None else moved(totals(self._nics()))
+        return Group(turns_table(self.turns), nics)
+
+
+def turns_table(turns: Sequence[Turn]) -> Table:
+    table = _table(f"An agent's turns on one context ({len(turns)} of {TURNS})")
+    table.add_column("turn", justify="right")
+    table.add_column("prompt", justify="right")
+    table.add_column("cached", justify="right")
+    table.add_column("read by")
+    table.add_column("TTFT", justify="right")
+    table.add_column("same prompt, cold", justify="right")
+    for turn in turns:
+        answer = turn.answer
+        warm = answer.cached_tokens > 0
+        table.add_row(
+            str(turn.number),
+            str(answer.prompt_tokens),
+            str(answer.cached_tokens),
+            answer.read_path if warm else "–",
+            seconds(answer.ttft_s) if warm else "–",
+            "" if turn.cold_ttft_s is None else seconds(turn.cold_ttft_s),
+        )
+    return table
+
+
+def moved(nics: Sequence[NicTotal]) -> Table:
+    """Storage NICs receive the cached KV that their side reads, and send new blocks."""
+    table = _table("NICs of both sides, bytes since start")
+    table.add_column("NIC", no_wrap=True)
+    table.add_column("received", justify="right", no_wrap=True)
+    table.add_column("", width=_BAR_WIDTH)
+    table.add_column("sent", justify="right", no_wrap=True)
+    table.add_column("", width=_BAR_WIDTH)
+    most = max((max(nic.received, nic.sent) for nic in nics), default=0) or 1
+    for nic in nics:
+        table.add_row(
+            nic.nic,
+            readable_size(nic.received),
+            Bar(most, 0, nic.received, width=_BAR_WIDTH, color="cyan"),
+            readable_size(nic.sent),
+            Bar(most, 0, nic.sent, width=_BAR_WIDTH, color="magenta"),
+        )
+    return table
+
+
+def reads(turns: Sequence[Turn]) -> Table:
+    """What answers tell of a cluster whose processes are elsewhere."""
+    table = _table("Cached KV read so far, as the answers tell")
+    table.add_column("side")
+    table.add_column("bytes", justify="right")
+    for side, name in enumerate(("prefill", "decode")):
+        table.add_row(name, readable_size(sum(turn.answer.bytes_read[side] for turn in turns)))
+    return table
+
+
+def ttft_table(turns: Sequence[Turn]) -> Table:
+    """Time to first token by read path; of the turns that were sent cold too, both times of the same prompts."""
+    table = _table("Time to first token, median")
+    table.add_column("KV read by", no_wrap=True)
+    for name in ("turns", "TTFT", "sent cold too", "warm", "cold", "cold / warm"):
+        table.add_column(name, justify="right")
+    for path, name in _PATHS.items():
+        warm = [
+            turn for turn in turns if turn.answer.cached_tokens and turn.answer.read_path == path
+        ]
+        if not warm:
+            continue
+        both = [(t.answer.ttft_s, t.cold_ttft_s) for t in warm if t.cold_ttft_s is not None]
+        paired = ["", "", ""]
+        if both:
+            again, cold = median(pair[0] for pair in both), median(pair[1] for pair in both)
+            paired = [seconds(again), seconds(cold), f"{cold / again:.1f}×" if again else ""]
+        all_of_them = seconds(median(turn.answer.ttft_s for turn in warm))
+        table.add_row(name, str(len(warm)), all_of_them, str(len(both)), *paired)
+    first = [
+        turn.cold_ttft_s for turn in turns if turn.cold_ttft_s and not turn.answer.cached_tokens
+    ]
+    if first:
+        table.add_row("nothing cached", str(len(first)), "", "", "", seconds(median(first)), "")
+    return table
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold")
