@@ -29,12 +29,12 @@ _LABELS = """
 ## Values of labels
 | label | values |
 | --- | --- |
-| `code` | `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`, `internal`, or a node's own; the logs have a sentence |
+| `code` | `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`, `internal`, or a node's own; logs say more |
 | `direction`, `lane` | `rx` and `tx`; `high` (model execution) and `low` (KV-Cache) |
 | `outcome` | `done`, `cancelled` (the client went away), `failed` |
 | `path` | `prefill`, `decode`, `split`: who read the cached KV |
 | `phase` | `queued`, `paired`, `loading`, `prefill`, `handoff`, `decode`, `done`, `cancelled`, `failed` |
-| `queue` | `decode`, `prefill`: at the scheduler; `slots`: DE slots (seconds only); `storage_read`: a node's `read_q` |
+| `queue` | `decode`, `prefill`: at the scheduler; `slots`: of the DE (seconds); `storage_read`: `read_q` |
 | `reason` | `no_slot`: decoding found no free write-back slot; `shard`: a shard did not take the block |
 | `status` | `found`, `absent`, `corrupt` (failed its checksum), `failed` (no answer in time) |
 """
