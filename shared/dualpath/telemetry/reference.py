@@ -29,7 +29,7 @@ _LABELS = """
 ## Values of labels
 | label | values |
 | --- | --- |
-| `code` | `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`, `internal`, or a node's own; logs say more |
+| `code` | `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`, `internal`, or a node's own |
 | `direction`, `lane` | `rx` and `tx`; `high` (model execution) and `low` (KV-Cache) |
 | `outcome` | `done`, `cancelled` (the client went away), `failed` |
 | `path` | `prefill`, `decode`, `split`: who read the cached KV |
