@@ -10,7 +10,7 @@ from rich.live import Live
 
 from dualpath.cli.agent import run_agent
 from dualpath.cli.api_client import ApiClient, ApiProblem
-from dualpath.cli.demo_cluster import NicWatch, NotStarted, own_cluster
+from dualpath.cli.demo_cluster import EMULATED_TOKEN_S, NicWatch, NotStarted, emulates, own_cluster
 from dualpath.cli.demo_view import DemoView, ttft_table
 from dualpath.cli.words import INTERRUPTED, WRONG_USE, complain
 from dualpath.cluster.home import Home
@@ -31,6 +31,10 @@ def demo(model: str | None, url: str | None, console: Console | None = None) -> 
                 name = model or NAMED_MODELS[0]
                 with console.status(f"Starting a cluster that serves {name}, for this demo only …"):
                     home, record = stack.enter_context(own_cluster(name))
+                if emulates(name):
+                    console.print(
+                        f"The engines are emulated: {EMULATED_TOKEN_S * 1e6:g} µs a prompt token."
+                    )
                 _show(record.base_urls[0], home, console)
                 console.print("Stopping the cluster …")
             else:
@@ -58,13 +62,15 @@ def _show(url: str, home: Home | None, console: Console) -> None:
         console.print(f"{served.model} at {client.base_url}", soft_wrap=True)
         with ExitStack() as stack:
             watch = None if home is None else NicWatch(home)
-            view = DemoView(None if watch is None else watch.latest)
+            height = console.size.height if console.is_terminal else None
+            view = DemoView(None if watch is None else watch.latest, height)
             try:
                 stack.enter_context(Live(view, console=console, refresh_per_second=4))
                 if watch is not None:
                     stack.enter_context(watch)
                 run_agent(client, served, secrets.token_hex(8), view.turns.append)
             finally:
+                view.height = None
                 stack.close()
                 if not console.is_terminal:
                     # There, the view leaves its last line open.

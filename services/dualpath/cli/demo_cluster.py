@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -16,9 +17,14 @@ from typing import Self
 from dualpath.cluster.home import Home
 from dualpath.cluster.record import ClusterRecord, load_record
 from dualpath.cluster.status import read_status
+from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX
 from dualpath.telemetry.leash import leashed
 from dualpath.wire.types import NicBytes
 
+EMULATED_TOKEN_S = 2e-4
+"""Time of a computed prompt token on the demo's synthetic engines: of a large model rather than of none."""
+
+_EMULATION = f"{ENV_PREFIX}SYNTHETIC__TOKEN_S"
 _TICK_S = 0.1
 _WATCH_S = 0.5
 _STOP_S = 30.0
@@ -37,9 +43,13 @@ def own_cluster(model: str) -> Iterator[tuple[Home, ClusterRecord]]:
         home, log = Home(Path(directory) / "home"), Path(directory) / "up.log"
         command = [sys.executable, "-m", "dualpath.cli.main", "up", "--model", model]
         command += ["--home", str(home.root), "--port", "0"]
+        environment = dict(os.environ)
+        if emulates(model):
+            environment[_EMULATION] = str(EMULATED_TOKEN_S)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 leashed(command),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -50,6 +60,11 @@ def own_cluster(model: str) -> Iterator[tuple[Home, ClusterRecord]]:
             yield home, _until_ready(process, home, log)
         finally:
             _stop(process)
+
+
+def emulates(model: str) -> bool:
+    """Does the demo say how fast the engines are? Not where they are real, or settings of the user's say it."""
+    return model == "synthetic" and not {_EMULATION, CONFIG_VARIABLE} & os.environ.keys()
 
 
 def _until_ready(process: subprocess.Popen[bytes], home: Home, log: Path) -> ClusterRecord:

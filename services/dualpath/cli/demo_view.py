@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from rich import box
 from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,6 +21,8 @@ _PATHS = {
     "split": "both (split)",
 }
 _BAR_WIDTH = 12
+_TABLE_LINES = 5
+"""Lines of a table beside its rows: title, heads, rule, and an empty one above and below."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,28 @@ def totals(nics: Iterable[NicBytes]) -> list[NicTotal]:
 
 
 class DemoView:
-    """Grows with `turns`; `nics` is asked at each drawing, None where the cluster's processes cannot be."""
+    """Grows with `turns`; `nics` is asked at each drawing, None where the cluster's processes cannot be.
 
-    def __init__(self, nics: Callable[[], Iterable[NicBytes]] | None) -> None:
+    With a `height`, of a terminal in lines, the earliest turns are left out so that the NICs stay in sight.
+    """
+
+    def __init__(
+        self, nics: Callable[[], Iterable[NicBytes]] | None, height: int | None = None
+    ) -> None:
         self.turns: list[Turn] = []
+        self.height = height
         self._nics = nics
 
     def __rich__(self) -> RenderableType:
         nics = reads(self.turns) if self._nics is None else moved(totals(self._nics()))
-        return Group(turns_table(self.turns), nics)
+        rows = TURNS
+        if self.height is not None:
+            rows = max(1, self.height - nics.row_count - 2 * _TABLE_LINES - 1)
+        return Group(turns_table(self.turns, rows), nics)
 
 
-def turns_table(turns: Sequence[Turn]) -> Table:
+def turns_table(turns: Sequence[Turn], rows: int = TURNS) -> Table:
+    """The last `rows` of the turns."""
     table = _table(f"An agent's turns on one context ({len(turns)} of {TURNS})")
     table.add_column("turn", justify="right")
     table.add_column("prompt", justify="right")
@@ -62,7 +75,7 @@ def turns_table(turns: Sequence[Turn]) -> Table:
     table.add_column("read by")
     table.add_column("TTFT", justify="right")
     table.add_column("same prompt, cold", justify="right")
-    for turn in turns:
+    for turn in turns[-rows:]:
         answer = turn.answer
         warm = answer.cached_tokens > 0
         table.add_row(
@@ -138,4 +151,4 @@ def seconds(value: float) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold")
+    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
