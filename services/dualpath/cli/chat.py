@@ -67,27 +67,33 @@ class Conversation:
 
     def run(self, read: Callable[[], str]) -> None:
         """Take lines from `read` until /quit or EOFError; KeyboardInterrupt there only drops the line."""
-        while True:
+        goes_on = True
+        while goes_on:
             try:
-                line = read().strip()
-            except EOFError:
-                self._say()
-                return
+                goes_on = self._take(read)
             except KeyboardInterrupt:
                 self._say(f"\n({_HELP})")
-                continue
-            match line:
-                case "":
-                    continue
-                case "/quit":
-                    return
-                case "/new":
-                    self.begin()
-                    self._say("(a new conversation)")
-                case _ if line.startswith("/") and " " not in line:
-                    self._say(f"({line} is no command; {_HELP})")
-                case _:
-                    self.ask(line)
+
+    def _take(self, read: Callable[[], str]) -> bool:
+        """One line; whether there is to be another."""
+        try:
+            line = read().strip()
+        except EOFError:
+            self._say()
+            return False
+        match line:
+            case "":
+                pass
+            case "/quit":
+                return False
+            case "/new":
+                self.begin()
+                self._say("(a new conversation)")
+            case _ if line.startswith("/") and " " not in line:
+                self._say(f"({line} is no command; {_HELP})")
+            case _:
+                self.ask(line)
+        return True
 
     def ask(self, text: str) -> None:
         """One turn. A stopped answer stays as far as it came; of a failed one nothing stays."""
