@@ -161,7 +161,7 @@ class LocalCluster:
         """Start a killed process again, with its old name and settings; a gateway and NATS get their old port.
         It is then this object's child, and no longer the supervisor's."""
         (service,) = (service for service in self.record.services if service.name == name)
-        assert not alive(service.process), "kill it first"
+        until(lambda: not alive(service.process), f"{name}, killed before, is gone", 10.0)
         home = Home(self.home)
         if name == NATS:
             command = [str(find_nats_server()), "-c", str(home.nats_file)]
