@@ -158,10 +158,24 @@ class Cluster:
             raise RuntimeError(f"the stream ended without text or explanation: {explain}")
         return Streamed(sent, tuple(content_s), max_tokens, explain)
 
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds that each service has used so far, all its threads together, by name."""
+        return {
+            service.name: thread_s(service.process.pid)
+            for service in self.record.services
+            if service.exit_status is None
+        }
+
     def traces(self, node: str = "prefill-0") -> list[dict[str, Any]]:
         """What the node logged as JSON so far."""
         log = self.home.log_file(node).read_text()
         return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+
+def thread_s(pid: int) -> float:
+    """CPU seconds of a process's threads that live; finer than the clock ticks of `stat`."""
+    schedstats = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in schedstats) / 1e9
 
 
 @dataclass(frozen=True)

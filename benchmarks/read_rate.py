@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,6 +37,7 @@ BLOCK_TOKENS = 64
 NEW_TOKENS = 64
 MESSAGE_BYTES = 1 << 20
 WANTED_RATIO = 0.5
+ROLES = ("storage", "prefill", "decode", "gateway", "scheduler")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Read:
     device_s: float
     ttft_s: float
     """From sending the group to its last first token, as the clients saw it."""
+    cpu_s: Mapping[str, float]
+    """What each process spent on the group, from sending to its last line in the log."""
 
 
 class Contexts:
@@ -106,6 +109,7 @@ class Contexts:
     def read(self, count: int) -> Read:
         """Ask for `count` of them at once. Raises RuntimeError where one was not read as wanted."""
         prompts = [self._prompt(context) for context in self._contexts[:count]]
+        before = self._running.cpu_s()
         with ThreadPoolExecutor(count) as clients:
             answers = list(clients.map(self._running.ask, prompts))
         for answer in answers:
@@ -113,9 +117,11 @@ class Contexts:
         ttft_s = max(answer.sent + answer.ttft_s for answer in answers) - min(
             answer.sent for answer in answers
         )
-        return self._from_log(answers, ttft_s)
+        loaded_s, device_s = self._from_log(answers)
+        cpu_s = {name: at - before[name] for name, at in self._running.cpu_s().items()}
+        return Read(len(answers) * self._shape.cached_bytes, loaded_s, device_s, ttft_s, cpu_s)
 
-    def _from_log(self, answers: Sequence[Streamed], ttft_s: float) -> Read:
+    def _from_log(self, answers: Sequence[Streamed]) -> tuple[float, float]:
         wanted = {answer.explain["request_id"]: answer for answer in answers}
 
         def lines(event: str) -> dict[str, dict[str, Any]]:
@@ -129,11 +135,9 @@ class Contexts:
         loaded = until(lambda: lines("loaded"), "the loading is in the log")
         forwards = until(lambda: lines("forward"), "the forward is in the log")
         spent = {name: answer.explain["timings_s"]["loading"] for name, answer in wanted.items()}
-        loaded_s, device_s = timed(
+        return timed(
             [(line, spent[name]) for name, line in loaded.items()], list(forwards.values())
         )
-        nbytes = len(answers) * self._shape.cached_bytes
-        return Read(nbytes, loaded_s, device_s, ttft_s)
 
 
 def timed(
@@ -179,6 +183,14 @@ class Result:
     def reference(self) -> float:
         return statistics.median(self.plain)
 
+    def cpu(self, role: str) -> float:
+        """CPU seconds per GB of the processes of a role."""
+        return statistics.median(
+            sum(spent for name, spent in read.cpu_s.items() if name.startswith(role))
+            / (read.nbytes / 1e9)
+            for read in self.reads
+        )
+
 
 def measure(contexts: Contexts, path: str, count: int, runs: int) -> Result:
     plain = Plain(MESSAGE_BYTES)
@@ -208,6 +220,10 @@ def report(results: Sequence[Result]) -> None:
             f"{result.device / 1e9:8.2f} {result.whole / 1e9:21.2f} {result.reference / 1e9:14.2f} "
             f"{ratio:7.2f}   {'good' if ratio >= WANTED_RATIO else f'wanted: {WANTED_RATIO:g}'}"
         )
+    print("\nCPU seconds per GB   " + "".join(f"{role:>10}" for role in ROLES))
+    for result in results:
+        spent = "".join(f"{result.cpu(role):10.3f}" for role in ROLES)
+        print(f"{result.path:8} {result.concurrent:2} at once {spent}")
 
 
 def main() -> None:

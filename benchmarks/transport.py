@@ -1,21 +1,31 @@
 """How fast one-sided writes are, against plain blocking sockets that copy the same bytes in the same run.
 
-    python benchmarks/transport.py [--write-bytes 1MiB] [--total 2GiB] [--loop uvloop] [--concurrent 4]
+    python benchmarks/transport.py [--loops uvloop,asyncio] [--total 1GiB] [--rounds 5]
 
-Two processes over loopback. Prints GB/s, CPU seconds per GB of both processes together, and the ratio.
-Rounds alternate between the two, so that a busy machine slows both; the ratio is that of the medians.
+Two processes over loopback. The reference is the best of several plain copies: one process sends 1 MiB messages
+with blocking calls, the other receives them into memory, with various socket buffers. Rounds of all kinds take
+turns, so that a busy machine slows all; ratio is that of the medians. Kinds of writes:
+
+    1 MiB                   from one piece of memory into one, 4 under way at a time
+    1 MiB in 48 KiB pieces  gathered from pieces that lie apart, scattered into pieces that lie apart
+    48 KiB, 4 KiB           each a write of its own with its own acknowledgement: the cost of a work request
+
+CPU is that of both processes together, in seconds per GB and in microseconds per write.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import mmap
 import multiprocessing
+import os
 import resource
 import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import uvloop
@@ -28,28 +38,55 @@ from dualpath.wire.types import Address
 
 SECRET = b"benchmark"
 REGION_WRITES = 4
-"""The target memory is so many writes long, for both: KV does not stay in a core's cache either."""
-BUFFER_BYTES = 4 << 20
+"""The target memory is so many writes long, for all: KV does not stay in a core's cache either."""
+MIB = 1 << 20
+GAP_BYTES = 4096
+"""Between pieces that lie apart."""
+PLAIN_BUFFERS = (4 * MIB, MIB, 0)
+"""Socket buffers of the plain copies; 0: what the kernel chooses."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of writes; `piece_bytes` 0: in one piece."""
+
+    name: str
+    write_bytes: int
+    piece_bytes: int = 0
+    concurrent: int = 4
+    wanted: float = 0.0
+    """Of the reference's rate; 0: nothing is wanted."""
+
+
+KINDS = (
+    Kind("1 MiB", MIB, wanted=0.8),
+    Kind("1 MiB in 48 KiB pieces", MIB, 48 << 10, wanted=0.6),
+    Kind("48 KiB", 48 << 10, concurrent=16),
+    Kind("4 KiB", 4 << 10, concurrent=16),
+)
 
 
 class Memory:
-    """A region that cuts its bytes into pieces of `piece_bytes` (0: one piece)."""
+    """`nbytes` as a region, in pieces of `piece_bytes` that lie apart, or in one."""
 
     def __init__(self, nbytes: int, piece_bytes: int) -> None:
-        self.view = memoryview(bytearray(nbytes))
-        self.piece_bytes = piece_bytes or nbytes
+        self.nbytes = nbytes
         self.writes = 0
+        self._piece_bytes = piece_bytes or nbytes
+        count = -(-nbytes // self._piece_bytes)
+        self._stride = self._piece_bytes + (GAP_BYTES if piece_bytes else 0)
+        self._view = memoryview(mmap.mmap(-1, count * self._stride))
+        for start in range(0, len(self._view), mmap.PAGESIZE):
+            self._view[start] = 1  # So that pages are there before anything is timed.
 
-    @property
-    def nbytes(self) -> int:
-        return len(self.view)
-
-    def resolve(self, offset: int, nbytes: int) -> Sequence[memoryview]:
+    def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
         pieces, end = [], offset + nbytes
         while offset < end:
-            stop = min(end, offset - offset % self.piece_bytes + self.piece_bytes)
-            pieces.append(self.view[offset:stop])
-            offset = stop
+            number, within = divmod(offset, self._piece_bytes)
+            size = min(self._piece_bytes - within, end - offset)
+            start = number * self._stride + within
+            pieces.append(self._view[start : start + size])
+            offset += size
         return pieces
 
     def on_write(self, imm: int) -> None:
@@ -71,13 +108,14 @@ def run(loop: str, work: Callable[[], Awaitable[None]]) -> None:
         runner.run(main())
 
 
-def plain_receiver(pipe: Connection, nbytes: int) -> None:
-    """Receive `nbytes` messages into one buffer; answer each order with a byte at its end."""
+# ── the reference ──────────────────────────────────────────────────────────────────────────────────
+def plain_receiver(pipe: Connection, nbytes: int, buffer_bytes: int) -> None:
+    """Receive `nbytes` messages into memory; answer each order with a byte at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
     sock, _ = listener.accept()
-    tune(sock)
-    memory = memoryview(bytearray(nbytes * REGION_WRITES))
+    tune(sock, buffer_bytes)
+    (memory,) = Memory(nbytes * REGION_WRITES, 0).resolve(0, nbytes * REGION_WRITES)
     while (count := pipe.recv()) is not None:
         before = cpu_s()
         for number in range(count):
@@ -89,21 +127,53 @@ def plain_receiver(pipe: Connection, nbytes: int) -> None:
         pipe.send(cpu_s() - before)
 
 
-def tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket, buffer_bytes: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    if buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
 
 
-def endpoint_receiver(pipe: Connection, nbytes: int, piece_bytes: int, loop: str) -> None:
+class Plain:
+    """A plain copy between two processes. `round` gives seconds and CPU seconds."""
+
+    def __init__(self, nbytes: int = MIB, buffer_bytes: int = 4 * MIB) -> None:
+        self.name = f"plain, buffers {buffer_bytes >> 20 or 'of the kernel'}"
+        self.name += " MiB" if buffer_bytes else ""
+        self.write_bytes = nbytes
+        self._pipe, other = multiprocessing.Pipe()
+        self._process = multiprocessing.Process(
+            target=plain_receiver, args=(other, nbytes, buffer_bytes)
+        )
+        self._process.start()
+        self._sock = socket.create_connection(("127.0.0.1", self._pipe.recv()))
+        tune(self._sock, buffer_bytes)
+        (self._data,) = Memory(nbytes, 0).resolve(0, nbytes)
+
+    def round(self, count: int) -> tuple[float, float]:
+        self._pipe.send(count)
+        before, began = cpu_s(), time.perf_counter()
+        for _ in range(count):
+            self._sock.sendall(self._data)
+        self._sock.recv(1)
+        took, cpu = time.perf_counter() - began, cpu_s() - before
+        return took, cpu + self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+
+# ── one-sided writes ───────────────────────────────────────────────────────────────────────────────
+async def ignore(peer: Address, message: bytes) -> None:
+    """A handler that takes everything."""
+
+
+def endpoint_receiver(pipe: Connection, kind: Kind, loop: str) -> None:
     async def work() -> None:
         endpoint = TcpEndpoint("receiver", host="127.0.0.1", nic=PacedNic("r"), secret=SECRET)
-
-        async def ignore(peer: Address, message: bytes) -> None:
-            pass
-
         await endpoint.start(ignore)
-        memory = Memory(nbytes * REGION_WRITES, piece_bytes)
+        memory = Memory(kind.write_bytes * REGION_WRITES, kind.piece_bytes)
         address = endpoint.address
         pipe.send((address.incarnation, address.port, endpoint.register(memory)))
         running = asyncio.get_running_loop()
@@ -111,7 +181,7 @@ def endpoint_receiver(pipe: Connection, nbytes: int, piece_bytes: int, loop: str
             before = cpu_s()
             pipe.send(None)
             await running.run_in_executor(None, pipe.recv)
-            assert memory.writes == count
+            assert memory.writes == count, f"{memory.writes} of {count} writes have landed"
             memory.writes = 0
             pipe.send(cpu_s() - before)
         await endpoint.close()
@@ -119,44 +189,19 @@ def endpoint_receiver(pipe: Connection, nbytes: int, piece_bytes: int, loop: str
     run(loop, work)
 
 
-class Plain:
-    """The reference."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.pipe, other = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(target=plain_receiver, args=(other, nbytes))
-        self.process.start()
-        self.sock = socket.create_connection(("127.0.0.1", self.pipe.recv()))
-        tune(self.sock)
-        self.data = memoryview(bytearray(nbytes))
-
-    def round(self, count: int) -> tuple[float, float]:
-        self.pipe.send(count)
-        before, began = cpu_s(), time.perf_counter()
-        for _ in range(count):
-            self.sock.sendall(self.data)
-        self.sock.recv(1)
-        took, cpu = time.perf_counter() - began, cpu_s() - before
-        return took, cpu + self.pipe.recv()
-
-    def close(self) -> None:
-        self.pipe.send(None)
-        self.process.join()
-
-
 class Writes:
-    """One-sided writes, `concurrent` of them under way at any time."""
+    """Writes of one kind on one event loop. `round` gives seconds and CPU seconds."""
 
-    def __init__(self, nbytes: int, piece_bytes: int, concurrent: int, loop: str) -> None:
-        self.nbytes, self.concurrent, self.loop = nbytes, concurrent, loop
-        self.pipe, other = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(
-            target=endpoint_receiver, args=(other, nbytes, piece_bytes, loop)
-        )
-        self.process.start()
-        incarnation, port, self.key = self.pipe.recv()
-        self.peer = Address("receiver", incarnation, "127.0.0.1", port)
-        self.data = memoryview(bytearray(nbytes))
+    def __init__(self, kind: Kind, loop: str) -> None:
+        self.name = f"{kind.name}, {loop}"
+        self.kind, self.loop = kind, loop
+        self.write_bytes = kind.write_bytes
+        self._pipe, other = multiprocessing.Pipe()
+        self._process = multiprocessing.Process(target=endpoint_receiver, args=(other, kind, loop))
+        self._process.start()
+        incarnation, port, self._key = self._pipe.recv()
+        self._peer = Address("receiver", incarnation, "127.0.0.1", port)
+        self._source = Memory(kind.write_bytes, kind.piece_bytes).resolve(0, kind.write_bytes)
 
     def round(self, count: int) -> tuple[float, float]:
         result = (0.0, 0.0)
@@ -164,71 +209,97 @@ class Writes:
         async def work() -> None:
             nonlocal result
             endpoint = TcpEndpoint("sender", host="127.0.0.1", nic=PacedNic("s"), secret=SECRET)
-
-            async def ignore(peer: Address, message: bytes) -> None:
-                pass
-
             await endpoint.start(ignore)
-            await endpoint.send(self.peer, b"hello")
+            await endpoint.send(self._peer, b"hello")
             numbers = iter(range(count))
 
             async def write() -> None:
                 for number in numbers:
-                    offset = number % REGION_WRITES * self.nbytes
-                    await endpoint.write(self.peer, self.key, offset, [self.data])
+                    offset = number % REGION_WRITES * self.write_bytes
+                    await endpoint.write(self._peer, self._key, offset, self._source)
 
-            self.pipe.send(count)
-            self.pipe.recv()
+            self._pipe.send(count)
+            self._pipe.recv()
             before, began = cpu_s(), time.perf_counter()
             async with asyncio.TaskGroup() as group:
-                for _ in range(self.concurrent):
+                for _ in range(self.kind.concurrent):
                     group.create_task(write())
             result = (time.perf_counter() - began, cpu_s() - before)
-            self.pipe.send(None)
+            self._pipe.send(None)
             await endpoint.close()
 
         run(self.loop, work)
         took, cpu = result
-        return took, cpu + self.pipe.recv()
+        return took, cpu + self._pipe.recv()
 
     def close(self) -> None:
-        self.pipe.send(None)
-        self.process.join()
+        self._pipe.send(None)
+        self._process.join()
+
+
+# ── rounds and report ──────────────────────────────────────────────────────────────────────────────
+@dataclass
+class Figures:
+    """Of all rounds of one way: GB/s, CPU seconds per GB."""
+
+    way: Plain | Writes
+    rates: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+
+    def measure(self, total_bytes: int) -> None:
+        count = max(total_bytes // self.way.write_bytes, 1)
+        gb = count * self.way.write_bytes / 1e9
+        took, cpu = self.way.round(count)
+        self.rates.append(gb / took)
+        self.costs.append(cpu / gb)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    def line(self, reference: float) -> str:
+        cost, gb = statistics.median(self.costs), self.way.write_bytes / 1e9
+        text = (
+            f"{self.way.name:32} {self.rate:5.2f} GB/s ({min(self.rates):.2f} to {max(self.rates):.2f})"
+            f"   {cost:.3f} CPU s/GB   {gb / self.rate * 1e6:6.1f} us and {cost * gb * 1e6:6.1f} CPU us each"
+        )
+        if isinstance(self.way, Plain):
+            return text
+        ratio, wanted = self.rate / reference, self.way.kind.wanted
+        verdict = "" if not wanted else "   good" if ratio >= wanted else f"   wanted: {wanted:g}"
+        return f"{text}   ratio {ratio:.2f}{verdict}"
+
+
+def report(figures: Sequence[Figures]) -> None:
+    best = max((f for f in figures if isinstance(f.way, Plain)), key=lambda f: f.rate)
+    print(f"\nmedians; ratio to the best plain copy ({best.way.name})")
+    for each in figures:
+        print(each.line(best.rate))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--write-bytes", type=parse_bytes, default=1 << 20)
-    parser.add_argument("--total", type=parse_bytes, default=2 << 30, help="per round and way")
-    parser.add_argument("--piece-bytes", type=parse_bytes, default=0, help="scatter; 0: one piece")
-    parser.add_argument("--concurrent", type=int, default=4)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--total", type=parse_bytes, default=1 << 30, help="per round and kind")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
+    parser.add_argument("--loops", default="uvloop,asyncio", help="event loops, with commas")
+    parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
     args = parser.parse_args()
     configure_logging("benchmark", fmt="console", level="warning")
-    count = max(args.total // args.write_bytes, 1)
-    total = count * args.write_bytes / 1e9
-    plain = Plain(args.write_bytes)
-    writes = Writes(args.write_bytes, args.piece_bytes, args.concurrent, args.loop)
-    rates: dict[str, list[float]] = {"plain": [], "writes": []}
-    costs: dict[str, list[float]] = {"plain": [], "writes": []}
-    for _ in range(args.rounds):
-        for name, took, cpu in (
-            ("plain", *plain.round(count)),
-            ("writes", *writes.round(count)),
-        ):
-            rates[name].append(total / took)
-            costs[name].append(cpu / total)
-    plain.close()
-    writes.close()
-    for name, values in rates.items():
-        print(
-            f"{name:6}  {statistics.median(values):5.2f} GB/s "
-            f"({min(values):.2f} to {max(values):.2f})  "
-            f"{statistics.median(costs[name]):.3f} CPU s/GB"
-        )
-    ratio = statistics.median(rates["writes"]) / statistics.median(rates["plain"])
-    print(f"writes / plain = {ratio:.2f}  ({args.write_bytes} bytes each, {args.loop})")
+    ways: list[Plain | Writes] = [Plain(buffer_bytes=size) for size in PLAIN_BUFFERS]
+    ways += [Writes(kind, loop) for loop in args.loops.split(",") for kind in KINDS[: args.kinds]]
+    figures = [Figures(way) for way in ways]
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    for number in range(args.rounds):
+        for each in figures:
+            # Small writes cost most of their time in requests, and need fewer bytes to tell.
+            each.measure(args.total * min(each.way.write_bytes, MIB) // MIB)
+        print(f"round {number + 1} of {args.rounds}", flush=True)
+    for way in ways:
+        way.close()
+    report(figures)
+    print(f"load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -136,6 +136,11 @@ class FrameReader:
         """The frame whose payload is on its way."""
         return self._current
 
+    @property
+    def left(self) -> int:
+        """Bytes of its payload that are still to come."""
+        return self._left
+
     def into(self, pieces: Sequence[memoryview]) -> None:
         """Put the payload into `pieces` (of format "B", writable, together of its length), in order."""
         total = sum(map(len, pieces))

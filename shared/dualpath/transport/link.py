@@ -188,6 +188,7 @@ class Link:
             if self._loop.time() - before > 2 * interval:
                 # This process stood still itself: its peers get another full deadline.
                 self._receiver.forgive()
+            self._receiver.listen()
             if self._receiver.silent_s > self._deadline_s:
                 log.warning("link_cut", peer=str(self), silent_s=self._deadline_s)
                 self.fail(f"silent for {self._deadline_s:g} s; is the peer stopped, or cut off?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from dualpath.lanes.api import Lane, Nic
 from dualpath.transport.frames import (
     END,
     Begin,
+    Event,
     FrameReader,
     Header,
     Kind,
@@ -23,6 +25,10 @@ from dualpath.transport.sending import Sender
 
 _BYTES_PER_TURN = 1 << 20
 """What is received before the event loop sees to others."""
+_LEAST_PER_TURN = 4096
+"""Counted for a receipt of less: a flood of small frames takes time too."""
+_WAKE_BYTES = 256 * 1024
+"""So much of a payload, or its rest, is worth waking for."""
 
 
 class PeerGone(Exception):
@@ -32,8 +38,8 @@ class PeerGone(Exception):
 class Receiver:
     """Reads frames and acts on them. Payload of a write lands in its region's memory and nowhere before.
 
-    A socket is only read in this task's turn on the event loop, never in another thread. So `drop`, which
-    points the rest of a frame elsewhere, is enough for a region's memory to be free at once.
+    A socket is only read on the event loop, never in another thread. So `drop`, which points the rest of a
+    frame elsewhere, is enough for a region's memory to be free at once.
     """
 
     def __init__(
@@ -60,18 +66,26 @@ class Receiver:
         self._on_heard = on_heard
         self._loop = asyncio.get_running_loop()
         self._message = bytearray()
-        self._readable: asyncio.Future[None] | None = None
+        self._coming: asyncio.Future[list[Event]] | None = None
+        """Where this side waits for something to come."""
         self._watched = False
-        self._listening_since = self._loop.time()
+        self._heard_at = self._loop.time()
+        self._turn = 0
+        self._low_water = 1
 
     @property
     def silent_s(self) -> float:
         """How long the peer has said nothing while this side listened."""
-        return 0.0 if self._readable is None else self._loop.time() - self._listening_since
+        return 0.0 if self._coming is None else self._loop.time() - self._heard_at
 
     def forgive(self) -> None:
         """Count the silence from now on."""
-        self._listening_since = self._loop.time()
+        self._heard_at = self._loop.time()
+
+    def listen(self) -> None:
+        """Take what has come, although it is less than the socket was told to wake for."""
+        if self._coming is not None:
+            self._serve()
 
     def peek(self) -> None:
         """Notice an end of the connection that the event loop has not come round to. Raises PeerGone."""
@@ -98,49 +112,75 @@ class Receiver:
 
     async def run(self) -> None:
         """Until cancelled. Raises PeerGone, MalformedFrame."""
-        turn = 0
-        reader, sock = self._reader, self._sock
         while True:
-            try:
-                count = sock.recvmsg_into(reader.buffers())[0]
-            except (BlockingIOError, InterruptedError):
-                turn = 0
-                await self._wait_readable()
-                continue
-            except OSError as error:
-                raise PeerGone(f"receiving failed: {error.strerror or error}") from error
-            if not count:
-                raise PeerGone("the peer closed it")
-            self._on_heard()
-            for event in reader.received(count):
+            for event in self._take() or await self._wait():
                 if isinstance(event, Begin):
                     self._begin(event.header)
                 else:
                     await self._end(event.header)
-            turn += count
-            if turn >= _BYTES_PER_TURN:
-                turn = 0
-                await self._wait_readable()
+            if self._turn >= _BYTES_PER_TURN:
+                self._turn = 0
+                await asyncio.sleep(0)
 
-    async def _wait_readable(self) -> None:
-        """Until the socket has something, which other tasks may use to run."""
+    def _take(self) -> list[Event]:
+        """Receive until there are events; none where the socket has no more, or others are to have their turn."""
+        reader, sock = self._reader, self._sock
+        while self._turn < _BYTES_PER_TURN:
+            try:
+                count = sock.recvmsg_into(reader.buffers())[0]
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                raise PeerGone(f"receiving failed: {error.strerror or error}") from error
+            if not count:
+                raise PeerGone("the peer closed it")
+            self._turn += max(count, _LEAST_PER_TURN)
+            self._heard_at = self._loop.time()
+            self._on_heard()
+            if events := reader.received(count):
+                return events
+        self._turn = 0
+        return []
+
+    async def _wait(self) -> list[Event]:
+        """The next events. The event loop receives the middle of a payload without waking this task."""
+        self._set_low_water()
         if not self._watched:
             self._watched = True
-            self._loop.add_reader(self._sock, self._wake)
-        self._listening_since = self._loop.time()
-        self._readable = self._loop.create_future()
+            self._loop.add_reader(self._sock, self._serve)
+        self._heard_at = self._loop.time()
+        self._coming = self._loop.create_future()
         try:
-            await self._readable
+            return await self._coming
         finally:
-            self._readable = None
+            self._coming = None
 
-    def _wake(self) -> None:
-        if self._readable is None:
+    def _set_low_water(self) -> None:
+        """Of a payload, wake for WAKE_BYTES or its rest: each time costs as much as copying tens of kilobytes."""
+        nbytes = min(self._reader.left, _WAKE_BYTES) or 1
+        if nbytes != self._low_water:
+            self._low_water = nbytes
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+
+    def _serve(self) -> None:
+        """The socket has something."""
+        coming = self._coming
+        if coming is None:
             # Nobody reads for now. To watch on from one wait to the next saves most of its cost.
             self._watched = False
             self._loop.remove_reader(self._sock)
-        elif not self._readable.done():
-            self._readable.set_result(None)
+        elif not coming.done():
+            try:
+                events = self._take()
+            except (PeerGone, MalformedFrame) as error:
+                coming.set_exception(error)
+                coming.exception()  # Taken, even if who waits for it is cancelled in this very turn.
+                return
+            if events:
+                coming.set_result(events)
+            else:
+                self._set_low_water()
 
     def _begin(self, header: Header) -> None:
         if header.kind is Kind.WRITE:
