@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 class BlocksRegion:
     """Block i is at [i · block size, (i + 1) · block size); a write of one carries i as immediate data.
 
-    The memory stays its owner's. `on_block` is called once per block, when it has landed.
+    The memory stays its owner's. `on_block` is called with a block's number once, when it has landed.
     """
 
-    def __init__(self, views: Sequence[memoryview], on_block: Callable[[], None]) -> None:
+    def __init__(self, views: Sequence[memoryview], on_block: Callable[[int], None]) -> None:
         """`views` are of equal size, at least one, of format "B"."""
         self._views = views
         self._size = views[0].nbytes
@@ -39,4 +39,4 @@ class BlocksRegion:
     def on_write(self, imm: int) -> None:
         if imm in self._awaited:
             self._awaited.discard(imm)
-            self._on_block()
+            self._on_block(imm)

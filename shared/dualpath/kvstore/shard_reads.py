@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 
 from dualpath.blocks.keys import pack_keys
 from dualpath.kvstore.api import ReadStatus
@@ -30,7 +32,16 @@ class ShardReads:
         self, link: ShardLink, keys: list[bytes], into: list[memoryview], ends: float
     ) -> list[ReadStatus]:
         """Read what one message can name, until the loop's time `ends`. See BlockStore.read."""
-        region = BlocksRegion(into, self._arrived)
+        digests: dict[int, asyncio.Future[bytes]] = {}
+
+        def landed(index: int) -> None:
+            """Digest the block while it is in the processor's cache, and others are on their way."""
+            self.outstanding_blocks -= 1
+            digests[index] = self._threads.start(
+                partial(block_checksum, keys[index], into[index]), self._namespace.block_bytes
+            )
+
+        region = BlocksRegion(into, landed)
         region_key = self._endpoint.register(region)
         self.outstanding_blocks += len(keys)
         call = link.call()
@@ -45,16 +56,15 @@ class ShardReads:
             if done is None:
                 link.tell(wire.CancelRead(call.op))
             try:
-                # After this nobody writes: what is verified below is what the caller gets.
+                # After this nobody writes: what was digested is what the caller gets.
                 await finish(self._endpoint.revoke(region_key))
             finally:
                 self.outstanding_blocks -= region.awaited
+                await finish(asyncio.gather(*digests.values()))
         if done is None:
             return [ReadStatus.FAILED] * len(keys)
-        return await self._verified(link, keys, into, done)
-
-    def _arrived(self) -> None:
-        self.outstanding_blocks -= 1
+        found = {index: digest.result() for index, digest in digests.items()}
+        return self._verified(link, keys, found, done)
 
     async def _ask(
         self, call: ShardCall, keys: list[bytes], region_key: int, ends: float
@@ -74,24 +84,17 @@ class ShardReads:
             raise ShardUnavailable("it answered with checksums for another number of blocks")
         return done
 
-    async def _verified(
-        self, link: ShardLink, keys: list[bytes], into: list[memoryview], done: wire.ReadDone
+    def _verified(
+        self, link: ShardLink, keys: list[bytes], digests: Mapping[int, bytes], done: wire.ReadDone
     ) -> list[ReadStatus]:
+        """The shard's word for each block, but CORRUPT where what has landed is not what it says it stored."""
         statuses = statuses_of(ReadStatus, done.statuses, keys)
-        found = [index for index, status in enumerate(statuses) if status is ReadStatus.FOUND]
-
-        def damaged() -> list[int]:
-            return [
-                index
-                for index in found
-                if block_checksum(keys[index], into[index])
-                != done.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
-            ]
-
-        nbytes = len(found) * self._namespace.block_bytes
-        for index in await self._threads.run_or_inline(damaged, nbytes):
-            statuses[index] = ReadStatus.CORRUPT
-            log.warning(
-                "block arrived damaged", shard=link.address.endpoint_id, key=keys[index].hex()
-            )
+        for index, status in enumerate(statuses):
+            at = index * CHECKSUM_BYTES
+            stated = done.checksums[at : at + CHECKSUM_BYTES]
+            if status is ReadStatus.FOUND and digests.get(index) != stated:
+                statuses[index] = ReadStatus.CORRUPT
+                log.warning(
+                    "block arrived damaged", shard=link.address.endpoint_id, key=keys[index].hex()
+                )
         return statuses

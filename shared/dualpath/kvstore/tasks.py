@@ -51,6 +51,15 @@ class Threads:
         """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
         return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
 
+    def start(self, call: Callable[[], T], nbytes: int) -> asyncio.Future[T]:
+        """Begin what `run_or_inline` does; the caller awaits it in any case, with `finish`."""
+        loop = asyncio.get_running_loop()
+        if nbytes >= INLINE_BYTES:
+            return loop.run_in_executor(self._pool, call)
+        done: asyncio.Future[T] = loop.create_future()
+        done.set_result(call())
+        return done
+
     async def run_or_inline(self, call: Callable[[], T], nbytes: int) -> T:
         """`call` works through `nbytes` bytes: run it here where a thread would cost more than the work."""
         return call() if nbytes < INLINE_BYTES else await self.run(call)
