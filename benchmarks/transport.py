@@ -109,17 +109,17 @@ def run(loop: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 # ── the reference ──────────────────────────────────────────────────────────────────────────────────
-def plain_receiver(pipe: Connection, nbytes: int, buffer_bytes: int) -> None:
-    """Receive `nbytes` messages into memory; answer each order with a byte at its end."""
+def plain_receiver(pipe: Connection, nbytes: int, spread: int, buffer_bytes: int) -> None:
+    """Receive `nbytes` messages into memory of `spread` messages; answer each order with a byte at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
     sock, _ = listener.accept()
     tune(sock, buffer_bytes)
-    (memory,) = Memory(nbytes * REGION_WRITES, 0).resolve(0, nbytes * REGION_WRITES)
+    (memory,) = Memory(nbytes * spread, 0).resolve(0, nbytes * spread)
     while (count := pipe.recv()) is not None:
         before = cpu_s()
         for number in range(count):
-            start = number % REGION_WRITES * nbytes
+            start = number % spread * nbytes
             left = memory[start : start + nbytes]
             while left:
                 left = left[sock.recv_into(left) :]
@@ -137,24 +137,31 @@ def tune(sock: socket.socket, buffer_bytes: int) -> None:
 class Plain:
     """A plain copy between two processes. `round` gives seconds and CPU seconds."""
 
-    def __init__(self, nbytes: int = MIB, buffer_bytes: int = 4 * MIB) -> None:
+    def __init__(
+        self,
+        nbytes: int = MIB,
+        buffer_bytes: int = 4 * MIB,
+        spread: tuple[int, int] = (1, REGION_WRITES),
+    ) -> None:
+        """`spread`: the memory that is read, and that is written to, in messages."""
         self.name = f"plain, buffers {buffer_bytes >> 20 or 'of the kernel'}"
         self.name += " MiB" if buffer_bytes else ""
         self.write_bytes = nbytes
         self._pipe, other = multiprocessing.Pipe()
         self._process = multiprocessing.Process(
-            target=plain_receiver, args=(other, nbytes, buffer_bytes)
+            target=plain_receiver, args=(other, nbytes, spread[1], buffer_bytes)
         )
         self._process.start()
         self._sock = socket.create_connection(("127.0.0.1", self._pipe.recv()))
         tune(self._sock, buffer_bytes)
-        (self._data,) = Memory(nbytes, 0).resolve(0, nbytes)
+        memory = Memory(nbytes * spread[0], 0)
+        self._messages = [memory.resolve(n * nbytes, nbytes)[0] for n in range(spread[0])]
 
     def round(self, count: int) -> tuple[float, float]:
         self._pipe.send(count)
         before, began = cpu_s(), time.perf_counter()
-        for _ in range(count):
-            self._sock.sendall(self._data)
+        for number in range(count):
+            self._sock.sendall(self._messages[number % len(self._messages)])
         self._sock.recv(1)
         took, cpu = time.perf_counter() - began, cpu_s() - before
         return took, cpu + self._pipe.recv()

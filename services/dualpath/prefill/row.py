@@ -58,6 +58,8 @@ class ForwardRow:
         self._pushed: dict[int, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._first_chunk = request.chunks == 0
+        self._own: SlotRegion | None = None
+        """The PE's share in host memory."""
         self.ring = self._open_ring()
         self._places = asyncio.Semaphore(self.ring.depth)
 
@@ -157,9 +159,10 @@ class ForwardRow:
         tokens = self.request.own_tokens if self._first_chunk else 0
         if not tokens:
             return
-        region = SlotRegion(self._parts.arena, self.request.slots, self._geometry)
+        if self._own is None:
+            self._own = SlotRegion(self._parts.arena, self.request.slots, self._geometry)
         copies, at = [], self.ring.offset(layer)
-        for piece in region.rows(layer, 0, tokens):
+        for piece in self._own.rows(layer, 0, tokens):
             copies.append((self.ring.buffer.wire[at : at + len(piece)], piece))
             at += len(piece)
         await self._parts.cnic.local_copy(Lane.LOW, tokens * self._geometry.row_bytes[layer])
