@@ -101,7 +101,7 @@ class Link:
         if self.lost is not None:
             return
         self.lost = reason
-        self._outbox.close()
+        self._outbox.close(graceful=graceful)
         self._receiver.close()
         if graceful:
             self._sock.close()

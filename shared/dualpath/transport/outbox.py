@@ -57,6 +57,8 @@ class Outbox:
         self._queues: dict[Priority, deque[Parcel]] = {p: deque() for p in Priority}
         self._current: Parcel | None = None
         self._armed = False
+        self._soon: asyncio.Handle | None = None
+        """Set where control frames wait for the end of this turn only."""
         self._closed = False
 
     @property
@@ -65,14 +67,15 @@ class Outbox:
         return self._current is None and not self._control and not any(self._queues.values())
 
     def control(self, frame: bytes) -> None:
-        """Send a small frame ahead of all that waits; nobody waits for it."""
+        """Send a small frame ahead of all that waits; nobody waits for it. Those of one turn of the event loop leave
+        together: to send, and to be woken for, each alone would cost more than what they acknowledge."""
         if self._closed:
             return
         self._control += frame
         if len(self._control) > MAX_CONTROL_BYTES:
             self._on_error("it does not read the acknowledgements of what it sends")
-        elif not self._armed:
-            self._flush()
+        elif not self._armed and self._soon is None:
+            self._soon = self._loop.call_soon(self._flush)
 
     def put(self, views: list[memoryview], priority: Priority) -> Parcel:
         """Queue a frame (non-empty pieces of format "B"), and send it now where the socket takes it."""
@@ -99,10 +102,14 @@ class Outbox:
             raise
         return parcel.done
 
-    def close(self) -> None:
-        """Forget all that waits. The caller closes the socket."""
+    def close(self, *, graceful: bool = False) -> None:
+        """Forget all that waits; if `graceful`, after what the socket takes at once. The caller closes the socket."""
+        if graceful and not self._closed:
+            self._flush()
         self._closed = True
         self._disarm()
+        if self._soon is not None:
+            self._soon.cancel()
         waiting: Iterable[Parcel] = [p for queue in self._queues.values() for p in queue]
         for parcel in [*waiting, *([self._current] if self._current else [])]:
             parcel.views = []
@@ -124,6 +131,7 @@ class Outbox:
             self._current = None
 
     def _flush(self) -> None:
+        self._soon = None
         budget = _BYTES_PER_TURN
         while not self._closed:
             parcel = self._current or self._next()

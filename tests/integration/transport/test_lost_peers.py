@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.transport import DEADLINE_S, Bytes, Make, Relay
+from tests.support.transport import DEADLINE_S, Bytes, Make, RawPeer, Relay
 from tests.support.wait import until
 
 from dualpath.lanes import PacedNic
 from dualpath.transport.api import LinkError
+from dualpath.transport.frames import END, Header, Kind, Status
 from dualpath.wire.types import Address
 
 ROOT = Path(__file__).parents[3]
@@ -203,3 +204,19 @@ async def test_a_slow_receiver_is_not_taken_for_a_stopped_one(make: Make) -> Non
     region = Bytes(1_500_000)
     await left.write(right.address, right.register(region), 0, [b"s" * region.nbytes])
     assert region.memory == b"s" * region.nbytes
+
+
+async def test_a_peer_whose_payload_trickles_is_not_taken_for_silent(make: Make) -> None:
+    endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
+    region = Bytes(100_000)
+    peer = await RawPeer.dial(endpoint.address)
+    header = Header(Kind.WRITE, END, region.nbytes, 1, endpoint.register(region))
+    await peer.say(header, b"x" * 1000)
+    for _ in range(4):
+        # The time is what is tested: together longer than the deadline, each shorter.
+        await asyncio.sleep(DEADLINE_S * 0.6)
+        await peer.loop.sock_sendall(peer.sock, b"x" * 1000)
+    await peer.loop.sock_sendall(peer.sock, b"x" * (region.nbytes - 5000))
+    assert (await peer.hear(Kind.WRITE_ACK)).code == Status.OK
+    assert region.memory == b"x" * region.nbytes
+    peer.close()
