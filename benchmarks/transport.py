@@ -33,6 +33,7 @@ import uvloop
 from dualpath.lanes import PacedNic
 from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
+from dualpath.transport.sockets import CONGESTION_CONTROL
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
@@ -129,6 +130,7 @@ def plain_receiver(pipe: Connection, nbytes: int, spread: int, buffer_bytes: int
 
 def tune(sock: socket.socket, buffer_bytes: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
     if buffer_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)

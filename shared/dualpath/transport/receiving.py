@@ -139,6 +139,8 @@ class Receiver:
             self._on_heard()
             if events := reader.received(count):
                 return events
+            if count < _WAKE_BYTES:
+                break  # Most likely that was all; to ask would cost as much as to be told.
         self._turn = 0
         return []
 

@@ -13,6 +13,9 @@ NOTSENT_LOWAT_BYTES = 512 * 1024
 """Unsent bytes that the kernel holds per link: enough to keep it busy, little enough that the arbiter and not
 the kernel decides what goes next."""
 SEND_BUFFER_BYTES = 4 << 20
+CONGESTION_CONTROL = b"cubic"
+"""Whatever the machine's default is: bbr paces each connection by timers, which costs up to twice the processor's
+time, and slows one lane on account of the other. Rates are the NICs' affair here."""
 BACKLOG = 128
 
 _TOS = {Lane.HIGH: 0xB8, Lane.LOW: 0x20}
@@ -66,6 +69,8 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     _try(sock, socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    if hasattr(socket, "TCP_CONGESTION"):
+        _try(sock, socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
     for name, value in (
         ("TCP_KEEPIDLE", 30),
         ("TCP_KEEPINTVL", 5),
@@ -86,7 +91,7 @@ def mark(sock: socket.socket, lane: Lane) -> None:
         _try(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY[lane])
 
 
-def _try(sock: socket.socket, level: int, option: int, value: int) -> None:
+def _try(sock: socket.socket, level: int, option: int, value: int | bytes) -> None:
     # Containers may forbid marks; links work without.
     with contextlib.suppress(OSError):
         sock.setsockopt(level, option, value)
