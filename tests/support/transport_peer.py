@@ -1,8 +1,8 @@
-"""`python tests/support/transport_peer.py NBYTES`: an endpoint in a process of its own.
+"""`python tests/support/transport_peer.py NBYTES TRANSPORT [RATE]`: an endpoint in a process of its own.
 
-Prints a line of JSON: its address, and the key of a region of NBYTES. A message `sum` is answered with a message
-that holds the SHA-256 of the region; `push KEY` with a write of the whole region to the sender's KEY.
-Ends with its standard input.
+RATE is its NIC's, in bytes per second. Prints a line of JSON: its address, and the key of a region of NBYTES.
+A message `sum` is answered with a message that holds the SHA-256 of the region; `push KEY` with a write of the whole
+region to the sender's KEY. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import json
 import sys
 
 import uvloop
-from tests.support.transport import DEADLINE_S, SECRET, Bytes
+from tests.support.transport import DEADLINE_S, SECRET, TRANSPORTS, Bytes
 
 from dualpath.lanes import PacedNic
-from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
 
-async def main(nbytes: int) -> None:
+async def main(nbytes: int, transport: str, rate: float | None = None) -> None:
     region = Bytes(nbytes)
+    region.memory[:] = b"\xff" * nbytes
     answers: set[asyncio.Task[None]] = set()
-    endpoint = TcpEndpoint(
+    endpoint = TRANSPORTS[transport](
         "peer",
         host="127.0.0.1",
-        nic=PacedNic("peer"),
+        nic=PacedNic("peer", rate),
         secret=SECRET,
         transfer_deadline_s=DEADLINE_S,
     )
@@ -51,4 +51,4 @@ async def main(nbytes: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1])))
+    uvloop.run(main(int(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def check_settings(settings: Settings) -> Iterator[str]:
         yield (
             "shard_addresses is set, but `dualpath up` starts its own shards; leave it out "
             "(`dualpath serve` takes it)"
+        )
+    if settings.transport == "rdma" and find_spec("nixl_cu12") is None:
+        yield (
+            "transport is rdma, but NIXL is not installed: run pip install 'dualpath[rdma]', or set "
+            "transport to tcp"
         )
     try:
         wildcard = ip_address(settings.host).is_unspecified

@@ -73,7 +73,8 @@ class Staging:
         self.name = name
         self._ranges = RangeAllocator(size, budget)
         # Pages cost memory only once they were touched, and first fit touches the same ones again and again.
-        self._memory = memoryview(mmap.mmap(-1, size))
+        self.memory = memoryview(mmap.mmap(-1, size))
+        """All of it; parts are to be had from `hold`."""
         self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
 
     @asynccontextmanager
@@ -86,7 +87,7 @@ class Staging:
         except TimeoutError as error:
             raise NoRoom(f"{self.name}: no {nbytes} bytes came free in {wait_s} s") from error
         try:
-            yield self._memory[offset : offset + nbytes]
+            yield self.memory[offset : offset + nbytes]
         finally:
             self._ranges.free(offset)
             self._serve()

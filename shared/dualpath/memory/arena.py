@@ -56,6 +56,11 @@ class Arena:
         """The memfd; slot s begins at `s · slot_stride(slot_bytes)`. Stays the arena's."""
         return self._fd
 
+    @property
+    def memory(self) -> memoryview:
+        """All of it, with the gaps between slots."""
+        return self._memory
+
     async def acquire(self, n: int) -> list[int]:
         """Wait for `n` slots, first come first served, all or nothing (none are waited for where n is 0).
 

@@ -27,7 +27,7 @@ from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import Endpoint
-from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.making import make_endpoint
 from dualpath.wire import control
 from dualpath.wire.codec import PROTOCOL_VERSION, Message
 from dualpath.wire.types import (
@@ -76,17 +76,20 @@ class Node(ABC):
         self.node_id = node_id
         self.metrics = metrics or Metrics(self.role, node_id)
         snic_rate, self._cnic_rate = settings.nic_bandwidths
-        self._secret = (settings.secret or "").encode()
         self.snic = self._nic(f"{node_id}.snic", snic_rate)
-        self.snic_endpoint = self._endpoint(f"{node_id}.snic", self.snic)
+        self.snic_endpoint: Endpoint = self._endpoint(self.snic, 0)
         self.cnics = [
             self._nic(f"{node_id}.cnic{i}", self._cnic_rate) for i in range(len(self.backends))
         ]
-        self.cnic_endpoints: list[Endpoint] = [self._endpoint(nic.name, nic) for nic in self.cnics]
+        self.cnic_endpoints: list[Endpoint] = [
+            self._endpoint(nic, number) for number, nic in enumerate(self.cnics, 1)
+        ]
         block = self.geometry.full_block_bytes
         self.arena = Arena(
             f"{node_id}.buffer", block, slots_in(buffer_bytes, block), reserved_slots
         )
+        for endpoint in (self.snic_endpoint, *self.cnic_endpoints):
+            endpoint.pin(self.arena.memory)
         self.store = ShardStore(
             self.snic_endpoint,
             [parse_shard(text) for text in settings.shard_addresses],
@@ -118,15 +121,9 @@ class Node(ABC):
             high_share=settings.high_share,
         )
 
-    def _endpoint(self, endpoint_id: str, nic: PacedNic) -> TcpEndpoint:
-        return TcpEndpoint(
-            endpoint_id,
-            host=self.settings.host,
-            announce=self.settings.announced_host,
-            nic=nic,
-            secret=self._secret,
-            fingerprint=self.spec.fingerprint,
-            transfer_deadline_s=self.settings.transfer_deadline_s,
+    def _endpoint(self, nic: PacedNic, number: int) -> Endpoint:
+        return make_endpoint(
+            self.settings, nic.name, nic, fingerprint=self.spec.fingerprint, number=number
         )
 
     # ── what a role adds ───────────────────────────────────────────────────────────────────────────

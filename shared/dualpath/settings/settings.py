@@ -164,6 +164,26 @@ class Settings(BaseSettings):
     high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
     quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
 
+    # How KV moves between processes (docs/rdma.md)
+    transport: Literal["tcp", "rdma"] = Field(
+        "tcp",
+        description="rdma: one-sided through NIXL, which the extra dualpath[rdma] installs; on all "
+        "processes of a cluster the same",
+    )
+    rdma_devices: tuple[str, ...] = Field(
+        (),
+        description="NICs as UCX names them (mlx5_0:1): of the SNIC, then of each engine's CNIC; the "
+        "last serves those that follow. Default: all, or loopback where host is",
+    )
+    rdma_high_sl: int | None = Field(
+        None, ge=0, le=15, description="InfiniBand service level of the high lane; default: UCX's"
+    )
+    rdma_low_sl: int | None = Field(
+        None, ge=0, le=15, description="InfiniBand service level of the low lane; default: UCX's"
+    )
+    rdma_high_dscp: int = Field(46, ge=0, le=63, description="RoCE: DSCP of the high lane")
+    rdma_low_dscp: int = Field(8, ge=0, le=63, description="RoCE: DSCP of the low lane")
+
     # Times
     fetch_interval_s: float = Field(0.1, gt=0, description="A node reports at least so often")
     node_lost_s: float = Field(3.0, gt=0, description="Silence after which a node counts as lost")

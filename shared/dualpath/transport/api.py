@@ -74,6 +74,11 @@ class Endpoint(ABC):
     async def close(self) -> None:
         """Close every link; whatever is under way ends with LinkError."""
 
+    def pin(self, memory: memoryview) -> None:
+        """Say that regions and sources will lie in this memory for as long as the endpoint lives. Never needed;
+        transports that register memory with a NIC do so once, and then move bytes there without a copy."""
+        return
+
     @abstractmethod
     def register(self, region: Region) -> int:
         """Open `region` to peers; the key is random, 63 bits, and never used again by this process."""

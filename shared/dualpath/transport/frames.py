@@ -4,7 +4,8 @@
 
 `length` counts the payload bytes that follow. `op` is chosen by the sender of a WRITE or MESSAGE and comes
 back in its acknowledgement. `code` is END on the last WRITE of an op, a Status in acknowledgements.
-The four kinds of the handshake have the same header in every version of the protocol.
+The four kinds of the handshake have the same header in every version of the protocol. The kinds from ATTACH on
+belong to transports that move the payload of writes beside the link (see `rdma`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ END = 1
 MAX_HANDSHAKE_BYTES = 4096
 MAX_WRITE_BYTES = 64 << 20
 """Of one frame. It bounds no memory: payload lands where the region says, or nowhere."""
+MAX_TRANSFER_BYTES = 64 * 1024
+"""Of a description of memory: of a whole process, or of where one write goes."""
 MESSAGE_WINDOW = 64
 """Messages that a sender may have unacknowledged on one link; more is a fault. With MAX_MESSAGE_BYTES it
 bounds what a receiver must hold, and receiving never has to wait for a handler."""
@@ -47,6 +50,11 @@ class Kind(IntEnum):
     MESSAGE = 18
     MESSAGE_ACK = 19
     ALIVE = 20
+    ATTACH = 32
+    ASK = 33
+    GRANT = 34
+    LANDED = 35
+    STOPPED = 36
 
 
 @unique
@@ -62,6 +70,7 @@ class Status(IntEnum):
 
 
 _HANDSHAKE = frozenset({Kind.HELLO, Kind.PROOF, Kind.WELCOME, Kind.REFUSE})
+TRANSFER = frozenset({Kind.ATTACH, Kind.ASK, Kind.GRANT, Kind.LANDED, Kind.STOPPED})
 _KINDS = {int(kind): kind for kind in Kind}
 _MAX_LENGTH = {
     Kind.HELLO: MAX_HANDSHAKE_BYTES,
@@ -73,6 +82,11 @@ _MAX_LENGTH = {
     Kind.MESSAGE: MAX_MESSAGE_BYTES,
     Kind.MESSAGE_ACK: 0,
     Kind.ALIVE: 0,
+    Kind.ATTACH: MAX_TRANSFER_BYTES,
+    Kind.ASK: 0,
+    Kind.GRANT: MAX_TRANSFER_BYTES,
+    Kind.LANDED: 0,
+    Kind.STOPPED: 0,
 }
 
 

@@ -66,7 +66,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._dead = asyncio.Event()
         self._outbox = Outbox(sock, self.fail)
-        self._sender = Sender(self._outbox, nic, lane)
+        self._sender = self._new_sender(nic, lane)
         self._inbox = Inbox(peer, on_message, self._outbox.control)
         self._receiver = Receiver(
             sock,
@@ -78,6 +78,7 @@ class Link:
             sender=self._sender,
             outbox=self._outbox,
             on_heard=self._heard,
+            on_transfer=self._transfer,
         )
         self._listeners: list[asyncio.Future[None]] = []
 
@@ -152,6 +153,16 @@ class Link:
         if outcome.status is Status.REFUSED:
             raise TransportError(f"{self} could not handle a message; its log says why")
         self._check(outcome)
+
+    def _new_sender(self, nic: Nic, lane: Lane) -> Sender:
+        return Sender(self._outbox, nic, lane)
+
+    def _transfer(self, header: Header, payload: bytes) -> None:
+        """A frame of a transport that moves payload beside the link. Raises MalformedFrame."""
+        raise MalformedFrame(
+            f"{header.kind.name}: the peer moves KV by RDMA, this endpoint over TCP; set the same "
+            "transport on both sides"
+        )
 
     def _check(self, outcome: Outcome) -> None:
         if outcome.status is Status.OK:

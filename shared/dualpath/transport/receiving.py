@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dualpath.lanes.api import Lane, Nic
 from dualpath.transport.frames import (
     END,
+    TRANSFER,
     Begin,
     Event,
     FrameReader,
@@ -54,6 +55,7 @@ class Receiver:
         sender: Sender,
         outbox: Outbox,
         on_heard: Callable[[], None],
+        on_transfer: Callable[[Header, bytes], None],
     ) -> None:
         self._sock = sock
         self._reader = reader
@@ -64,6 +66,7 @@ class Receiver:
         self._sender = sender
         self._outbox = outbox
         self._on_heard = on_heard
+        self._on_transfer = on_transfer
         self._loop = asyncio.get_running_loop()
         self._message = bytearray()
         self._coming: asyncio.Future[list[Event]] | None = None
@@ -187,7 +190,7 @@ class Receiver:
     def _begin(self, header: Header) -> None:
         if header.kind is Kind.WRITE:
             self._begin_write(header)
-        elif header.kind is Kind.MESSAGE:
+        elif header.kind is Kind.MESSAGE or header.kind in TRANSFER:
             self._message = bytearray(header.length)
             if header.length:
                 self._reader.into([memoryview(self._message)])
@@ -218,6 +221,8 @@ class Receiver:
             self._inbox.put(header.op, bytes(self._message))
         elif header.kind in (Kind.WRITE_ACK, Kind.MESSAGE_ACK):
             self._sender.acknowledged(header)
+        elif header.kind in TRANSFER:
+            self._on_transfer(header, bytes(self._message))
 
     def _end_write(self, header: Header) -> None:
         # Keys are never opened again: one that is open now was open for every frame of the write.

@@ -23,8 +23,8 @@ _BYTES_PER_TURN = 1 << 20
 """What a write sends before the event loop sees to others."""
 
 
-class _Operation:
-    """One of them. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
+class Operation:
+    """A write or message. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
 
     __slots__ = ("_interrupted", "_task", "ack", "complete", "started")
 
@@ -85,8 +85,8 @@ class Sender:
         self._nic = nic
         self._lane = lane
         self._last_op = 0
-        self._writes: dict[int, _Operation] = {}
-        self._messages: dict[int, _Operation] = {}
+        self._writes: dict[int, Operation] = {}
+        self._messages: dict[int, Operation] = {}
         self._window = asyncio.Semaphore(MESSAGE_WINDOW)
         self._closed = False
 
@@ -150,14 +150,14 @@ class Sender:
         self._writes.clear()
         self._messages.clear()
 
-    def _new(self) -> tuple[int, _Operation]:
+    def _new(self) -> tuple[int, Operation]:
         self._last_op += 1
-        return self._last_op, _Operation()
+        return self._last_op, Operation()
 
     async def _send_write(
         self,
         op: int,
-        operation: _Operation,
+        operation: Operation,
         key: int,
         offset: int,
         source: Sequence[memoryview],
@@ -188,7 +188,7 @@ class Sender:
                 return
             offset += length
 
-    async def _send_message(self, op: int, operation: _Operation, message: bytes) -> None:
+    async def _send_message(self, op: int, operation: Operation, message: bytes) -> None:
         lane, quantum = self._lane, self._nic.quantum_bytes
         left = len(message)
         await self._window.acquire()

@@ -338,7 +338,7 @@ class TcpEndpoint(Endpoint):
         if self._closing or self._on_message is None:
             raise ConnectionAbortedError(f"endpoint {self.endpoint_id} is being closed")
         reader.authenticated()
-        link = Link(
+        link = self._new_link(
             sock,
             reader,
             link_id=link_id,
@@ -354,6 +354,9 @@ class TcpEndpoint(Endpoint):
         self._routes.add(link)
         self._spawn(self._serve(link))
         return link
+
+    def _new_link(self, sock: socket.socket, reader: FrameReader, **options: Any) -> Link:
+        return Link(sock, reader, **options)
 
     async def _serve(self, link: Link) -> None:
         log.info("link_up", peer=str(link), lane=link.lane.name, dialed=link.dialed_here)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from tests.support.transport import DEADLINE_S, Bytes, Make, RawPeer, Relay
+from tests.support.transport import (
+    DEADLINE_S,
+    Bytes,
+    Make,
+    PeerProcess,
+    RawPeer,
+    Relay,
+    peer_process,
+)
 from tests.support.wait import until
 
 from dualpath.lanes import PacedNic
@@ -21,36 +26,18 @@ from dualpath.transport.api import LinkError
 from dualpath.transport.frames import END, Header, Kind, Status
 from dualpath.wire.types import Address
 
-ROOT = Path(__file__).parents[3]
 NBYTES = 20_000_000
-Remote = tuple[asyncio.subprocess.Process, Address, int]
 
 
 @pytest.fixture
-async def remote() -> AsyncIterator[Remote]:
+async def remote(transport: str) -> AsyncIterator[PeerProcess]:
     """An endpoint in another process, and the key of its region of NBYTES."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.support.transport_peer",
-        str(NBYTES),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    *address, key = json.loads(await process.stdout.readline())
-    yield process, Address(*address), key
-    if process.returncode is None:
-        process.send_signal(signal.SIGCONT)
-        process.stdin.close()
-    async with asyncio.timeout(20):
-        await process.wait()
+    async with peer_process(NBYTES, transport) as peer:
+        yield peer
 
 
 async def test_bytes_arrive_whole_in_another_process_and_come_back(
-    make: Make, remote: Remote
+    make: Make, remote: PeerProcess
 ) -> None:
     received: list[bytes] = []
 
@@ -74,7 +61,7 @@ async def test_bytes_arrive_whole_in_another_process_and_come_back(
     assert back.memory == data
 
 
-async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: Remote) -> None:
+async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: PeerProcess) -> None:
     process, address, key = remote
     endpoint = await make("endpoint")
     process.send_signal(signal.SIGSTOP)
@@ -92,7 +79,7 @@ async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: Remote) 
         await endpoint.send(address, b"sum")
 
 
-async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: Remote) -> None:
+async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: PeerProcess) -> None:
     process, address, key = remote
     endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
     await endpoint.write(address, key, 0, [b"x"])
@@ -119,7 +106,7 @@ async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: Remote) 
 
 
 async def test_a_process_that_was_stopped_itself_does_not_blame_its_peers(
-    make: Make, remote: Remote
+    make: Make, remote: PeerProcess
 ) -> None:
     process, address, key = remote
     endpoint = await make("endpoint", transfer_deadline_s=60.0)

@@ -121,11 +121,11 @@ async def test_the_memory_is_free_at_once_though_the_peer_stops_in_mid_frame(
     assert region.imms == []
 
 
-async def test_an_acknowledgement_of_what_was_not_sent_yet(linked: Linked) -> None:
+async def test_an_acknowledgement_of_what_was_not_sent_yet(linked: Linked, transport: str) -> None:
     endpoint, peer, _, _ = linked
     (link,) = endpoint._routes.links
     writing = asyncio.ensure_future(endpoint.write(link.peer, 5, 0, [bytes(50_000_000)]))
-    await peer.hear(Kind.WRITE)
+    await peer.hear(Kind.WRITE if transport == "tcp" else Kind.ATTACH)
     await peer.say(Header(Kind.WRITE_ACK, Status.OK, op=1))
     with pytest.raises(LinkError, match="before it was sent"):
         await writing

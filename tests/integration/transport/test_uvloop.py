@@ -19,9 +19,9 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_under_uvloop(operation: Callable[[Make], Awaitable[None]]) -> None:
+def test_under_uvloop(operation: Callable[[Make], Awaitable[None]], transport: str) -> None:
     async def run() -> None:
-        async with endpoints() as make:
+        async with endpoints(transport) as make:
             await operation(make)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

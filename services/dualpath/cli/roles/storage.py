@@ -13,7 +13,7 @@ from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
 from dualpath.telemetry.metrics import Metrics
 from dualpath.telemetry.process import ServiceError
-from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.making import make_endpoint
 
 
 async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
@@ -25,15 +25,7 @@ async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
         lanes=settings.lanes,
         high_share=settings.high_share,
     )
-    endpoint = TcpEndpoint(
-        seat.name,
-        host=settings.host,
-        announce=settings.announced_host,
-        nic=nic,
-        secret=(settings.secret or "").encode(),
-        transfer_deadline_s=settings.transfer_deadline_s,
-        port=_known_port(settings, seat.name),
-    )
+    endpoint = make_endpoint(settings, seat.name, nic, port=_known_port(settings, seat.name))
     shard = StorageShard(
         seat.name,
         settings.home / "store" / seat.name,

@@ -29,6 +29,7 @@ async def arena() -> AsyncIterator[Arena]:
 
 async def test_new_rows_of_each_layer_land_in_the_slots(make: Make, arena: Arena) -> None:
     prefill, decode = await make("pe.cnic"), await make("de.cnic")
+    decode.pin(arena.memory)
     held = await arena.acquire(20)
     slots = held[::-2]  # Not in the order of addresses.
     landed: list[int] = []
@@ -50,6 +51,7 @@ async def test_new_rows_of_each_layer_land_in_the_slots(make: Make, arena: Arena
 
 async def test_hits_are_pushed_out_of_the_slots_into_a_ring(make: Make, arena: Arena) -> None:
     prefill, decode = await make("pe.cnic"), await make("de.cnic")
+    decode.pin(arena.memory)
     slots = await arena.acquire(5)
     draw = random.Random(2)
     for slot in slots:

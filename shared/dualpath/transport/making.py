@@ -1,0 +1,44 @@
+"""Endpoints as the settings say."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dualpath.lanes.api import Lane, Nic
+from dualpath.settings import Settings
+from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.tcp import TcpEndpoint
+
+
+def make_endpoint(
+    settings: Settings,
+    endpoint_id: str,
+    nic: Nic,
+    *,
+    fingerprint: str = "",
+    port: int = 0,
+    number: int = 0,
+) -> TcpEndpoint:
+    """The endpoint of one NIC of this process: 0 is its SNIC, the CNICs follow. Raises rdma.MissingExtra."""
+    make = partial(TcpEndpoint) if settings.transport == "tcp" else _rdma(settings, number)
+    return make(
+        endpoint_id,
+        host=settings.host,
+        announce=settings.announced_host,
+        nic=nic,
+        secret=(settings.secret or "").encode(),
+        fingerprint=fingerprint,
+        transfer_deadline_s=settings.transfer_deadline_s,
+        port=port,
+    )
+
+
+def _rdma(settings: Settings, number: int) -> partial[RdmaEndpoint]:
+    devices = settings.rdma_devices
+    levels = {Lane.HIGH: settings.rdma_high_sl, Lane.LOW: settings.rdma_low_sl}
+    return partial(
+        RdmaEndpoint,
+        device=devices[min(number, len(devices) - 1)] if devices else None,
+        service_levels={lane: level for lane, level in levels.items() if level is not None},
+        dscp={Lane.HIGH: settings.rdma_high_dscp, Lane.LOW: settings.rdma_low_dscp},
+    )

@@ -1,0 +1,112 @@
+"""The endpoint over RDMA."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from typing import Any
+
+from dualpath.lanes.api import Lane
+from dualpath.transport.frames import FrameReader
+from dualpath.transport.link import Link
+from dualpath.transport.rdma import nixl
+from dualpath.transport.rdma.link import Fabric, RdmaLink
+from dualpath.transport.rdma.memory import Pinned, Rooms
+from dualpath.transport.rdma.rail import Poller
+from dualpath.transport.tcp import TcpEndpoint
+
+DSCP = {Lane.HIGH: 46, Lane.LOW: 8}
+"""EF and CS1, as links over TCP are marked."""
+
+
+class RdmaEndpoint(TcpEndpoint):
+    """As TcpEndpoint, but larger writes go through NIXL. Its peers must be of its kind where either side writes;
+    for messages alone they need not.
+
+    `device` is UCX's name of a NIC (`mlx5_0:1`); without one, all that there are, or the loopback device where
+    `host` is loopback. By lane: `service_levels` are InfiniBand's (left to UCX where there is none), `dscp` is
+    RoCE's. Raises MissingExtra.
+    """
+
+    def __init__(
+        self,
+        endpoint_id: str,
+        *,
+        host: str,
+        device: str | None = None,
+        service_levels: dict[Lane, int] | None = None,
+        dscp: dict[Lane, int] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(endpoint_id, host=host, **options)
+        nixl.load()
+        self._pinned = Pinned()
+        self._poller = Poller()
+        self._device = device or ("lo" if _is_loopback(host) else None)
+        self._service_levels = service_levels or {}
+        self._dscp = dscp or DSCP
+        self._rooms: list[Rooms] = []
+        self._fabrics = {lane: self._fabric(lane) for lane in Lane}
+
+    def _fabric(self, lane: Lane) -> Fabric:
+        outgoing, incoming = (
+            Rooms(f"{self.endpoint_id}.{lane.name.lower()}.{way}", self.pin)
+            for way in ("out", "in")
+        )
+        self._rooms += [outgoing, incoming]
+        return Fabric(
+            pinned=self._pinned,
+            outgoing=outgoing,
+            incoming=incoming,
+            poller=self._poller,
+            config=self._config(lane),
+            spawn=self._spawn,
+        )
+
+    def _config(self, lane: Lane) -> str:
+        # Memory that cma writes to cannot be fenced: it asks neither for a connection nor for a registration.
+        config = {"TLS": "^cma", "IB_TRAFFIC_CLASS": str(self._dscp[lane] << 2)}
+        if self._device is not None:
+            config["NET_DEVICES"] = self._device
+        if lane in self._service_levels:
+            config["IB_SL"] = str(self._service_levels[lane])
+        return ",".join(f"{name}={value}" for name, value in config.items())
+
+    def pin(self, memory: memoryview) -> None:
+        extent = self._pinned.add(memory)
+        if extent is not None:
+            for link in self._routes.links:
+                if isinstance(link, RdmaLink):
+                    link.pin(extent)
+
+    async def revoke(self, key: int) -> None:
+        """Waits for writes into pinned memory that are under way. A peer that does not end them in time loses
+        its link, and with it the only way to this memory that it had."""
+        await super().revoke(key)
+        draining = [
+            link.drained(key) for link in list(self._routes.links) if isinstance(link, RdmaLink)
+        ]
+        await asyncio.gather(*draining)
+
+    async def close(self) -> None:
+        await super().close()
+        self._pinned.close()
+        for rooms in self._rooms:
+            rooms.close()
+
+    def _new_link(self, sock: socket.socket, reader: FrameReader, **options: Any) -> Link:
+        return RdmaLink(
+            sock,
+            reader,
+            fabric=self._fabrics[options["lane"]],
+            name=f"{self.endpoint_id}/{self.incarnation}/{options['link_id']}",
+            **options,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
