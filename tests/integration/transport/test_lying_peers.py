@@ -126,9 +126,12 @@ async def test_an_acknowledgement_of_what_was_not_sent_yet(linked: Linked, trans
     (link,) = endpoint._routes.links
     writing = asyncio.ensure_future(endpoint.write(link.peer, 5, 0, [bytes(50_000_000)]))
     await peer.hear(Kind.WRITE if transport == "tcp" else Kind.ATTACH)
-    await peer.say(Header(Kind.WRITE_ACK, Status.OK, op=1))
-    with pytest.raises(LinkError, match="before it was sent"):
+    async with cut(endpoint, peer):
+        await peer.say(Header(Kind.WRITE_ACK, Status.OK, op=1))
+    with pytest.raises(LinkError):
         await writing
+    assert link.lost is not None
+    assert "before it was sent" in link.lost
 
 
 async def test_a_peer_that_says_a_write_was_malformed(linked: Linked) -> None:
