@@ -125,6 +125,7 @@ class DecodeEngine:
             index=request.assign.generated + 1,
             parent_key=sequence.parent,
             block_ids=list(sequence.tail),
+            history=request.history,
         )
         request.row = row
         return row
@@ -191,6 +192,8 @@ class DecodeEngine:
             request.stores.extend(await self._write_back.decoded_block(key, row, block, self.cnic))
         if request.finished.done():
             return
+        if row.history is not None:
+            row.history.append(token.token_id)
         generated = request.take(token)
         reason = finish_reason(
             row.sampling,

@@ -20,6 +20,7 @@ from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.finish import finish_reason
+from dualpath.node.ids import NoTokenIds, fetch_history
 from dualpath.node.node import Node, now_s
 from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
@@ -126,6 +127,8 @@ class DecodeNode(Node):
             case control.TokenAcks():
                 for ack in message.acks:
                     self._streams.acknowledge(ack, now_s())
+                    if ack.stop and (request := self._requests.get(ack.attempt)) is not None:
+                        request.end("stop")
                 return None
             case _:
                 return control.Refused(
@@ -202,7 +205,7 @@ class DecodeNode(Node):
             lost = ("deadline", "the request's deadline has passed", False)
         except Preempted as error:
             lost = ("preempted", str(error), True)
-        except (TransferFailed, DamagedKV, TransportError, BusError) as error:
+        except (TransferFailed, DamagedKV, NoTokenIds, TransportError, BusError) as error:
             lost = ("transfer", str(error), True)
         finally:
             await finish(self._release(request))
@@ -257,6 +260,7 @@ class DecodeNode(Node):
             expires_s=request.deadline_s,
         )
         request.stream = stream
+        stream.stats = done.stats
         generated = request.take(first)
         stream.sent = 1  # by the prefill node; sent again where the gateway did not get it
         reason = finish_reason(
@@ -285,6 +289,9 @@ class DecodeNode(Node):
 
     async def _decode_rest(self, request: DecodeRequest, done: data.PrefillDone) -> FinishReason:
         engine = self._engines[request.assign.engine]
+        request.history = await fetch_history(self.bus, request.assign)
+        if request.history is not None:
+            request.history.append(done.first.token_id)
         await engine.admit(request, done.first)
         request.copied.set()
         self._release_slots(request)

@@ -9,6 +9,7 @@ from dualpath.blocks import BlockKeys, KVGeometry, Phase, unpack_keys
 from dualpath.blocks.keys import unpack_tokens
 from dualpath.memory.arena import SlotRegion
 from dualpath.model.api import DecodeRow
+from dualpath.model.history import History
 from dualpath.node.clock import PhaseClock
 from dualpath.node.stream import TokenStream
 from dualpath.wire.control import AssignDecode, LoadDecode
@@ -44,6 +45,7 @@ class DecodeRequest:
         self.copied = asyncio.Event()
         """The engine no longer reads the prompt's slots."""
         self.sequence: BlockKeys | None = None
+        self.history: History | None = None
         self.row: DecodeRow | None = None
         self.stream: TokenStream | None = None
         self.finished: asyncio.Future[FinishReason] = loop.create_future()

@@ -30,42 +30,68 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Opening:
+    """What is told of a choice before its first token. `prompt_ids` is None unless the client asked for token ids,
+    `echo` empty unless it wants its prompt back."""
+
+    index: int = 0
+    prompt_ids: Sequence[int] | None = None
+    echo: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A choice that is finished."""
+
+    opening: Opening
+    piece: Piece
+    finish: FinishReason
+
+
+@dataclass(frozen=True)
 class AnswerFormat(ABC):
-    """One answer's JSON. `created` is in seconds since the epoch; `prompt_ids` is None unless the client
-    asked for token ids."""
+    """The JSON that answers one request. `created` is in seconds since the epoch."""
 
     request_id: str
     model: str
     created: int
     tokenizer: Tokenizer
     logprobs: int | None
-    prompt_ids: Sequence[int] | None
 
     prefix = ""
     """Of the answer's id."""
     whole_object = ""
     chunk_object = ""
 
-    def whole(self, pieces: Sequence[Piece], finish: FinishReason, usage: Usage) -> Json:
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> Json:
         """The answer to a request that does not stream."""
-        text = "".join(piece.text for piece in pieces)
-        choice = self._choice(text) | self._details(pieces) | {"finish_reason": finish}
-        return self._envelope(self.whole_object, [choice]) | {"usage": usage.json()}
+        choices = [
+            self._choice(answer.opening, answer.piece.text)
+            | self._details(answer.opening, answer.piece)
+            | {"finish_reason": answer.finish}
+            for answer in answers
+        ]
+        return self._envelope(self.whole_object, choices) | {"usage": usage.json()}
 
-    def chunk(self, pieces: Sequence[Piece], finish: FinishReason | None, *, first: bool) -> Json:
-        """A part of a stream."""
-        text = "".join(piece.text for piece in pieces)
-        choice = self._delta(text, first) | self._details(pieces) | {"finish_reason": finish}
+    def chunk(
+        self, opening: Opening, piece: Piece, finish: FinishReason | None, *, first: bool
+    ) -> Json:
+        """A part of a stream; `first` of its choice."""
+        choice = (
+            self._delta(opening, piece.text, first)
+            | self._details(opening, piece)
+            | {"finish_reason": finish}
+        )
         return self._envelope(self.chunk_object, [choice])
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The last part of a stream that includes usage."""
         return self._envelope(self.chunk_object, []) | {"usage": usage.json()}
 
-    def says_something(self, piece: Piece) -> bool:
+    def says_something(self, opening: Opening, piece: Piece) -> bool:
         """Whether a chunk of its own is due: not for a character of which only the first bytes are here."""
         return bool(piece.text) or (
-            bool(piece.tokens) and (self.logprobs is not None or self.prompt_ids is not None)
+            bool(piece.tokens) and (self.logprobs is not None or opening.prompt_ids is not None)
         )
 
     def _envelope(self, kind: str, choices: list[Json]) -> Json:
@@ -77,21 +103,21 @@ class AnswerFormat(ABC):
             "choices": choices,
         }
 
-    def _details(self, pieces: Sequence[Piece]) -> Json:
-        silent = self.logprobs is None or not pieces
-        details: Json = {"logprobs": None if silent else self._logprobs(pieces)}
-        if self.prompt_ids is not None:
-            details["token_ids"] = [t.token_id for piece in pieces for t in piece.tokens]
+    def _details(self, opening: Opening, piece: Piece) -> Json:
+        silent = self.logprobs is None or not piece.tokens
+        details: Json = {"logprobs": None if silent else self._logprobs(piece)}
+        if opening.prompt_ids is not None:
+            details["token_ids"] = [token.token_id for token in piece.tokens]
         return details
 
     @abstractmethod
-    def _choice(self, text: str) -> Json: ...
+    def _choice(self, opening: Opening, text: str) -> Json: ...
 
     @abstractmethod
-    def _delta(self, text: str, first: bool) -> Json: ...
+    def _delta(self, opening: Opening, text: str, first: bool) -> Json: ...
 
     @abstractmethod
-    def _logprobs(self, pieces: Sequence[Piece]) -> Json: ...
+    def _logprobs(self, piece: Piece) -> Json: ...
 
 
 @dataclass(frozen=True)
@@ -100,31 +126,30 @@ class ChatFormat(AnswerFormat):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def whole(self, pieces: Sequence[Piece], finish: FinishReason, usage: Usage) -> Json:
-        return super().whole(pieces, finish, usage) | self._prompt()
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> Json:
+        return super().whole(answers, usage) | _prompt(answers[0].opening)
 
-    def chunk(self, pieces: Sequence[Piece], finish: FinishReason | None, *, first: bool) -> Json:
-        chunk = super().chunk(pieces, finish, first=first)
-        return chunk | self._prompt() if first else chunk
+    def chunk(
+        self, opening: Opening, piece: Piece, finish: FinishReason | None, *, first: bool
+    ) -> Json:
+        chunk = super().chunk(opening, piece, finish, first=first)
+        return chunk | _prompt(opening) if first and opening.index == 0 else chunk
 
-    def _prompt(self) -> Json:
-        return {} if self.prompt_ids is None else {"prompt_token_ids": list(self.prompt_ids)}
+    def _choice(self, opening: Opening, text: str) -> Json:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": opening.index, "message": message}
 
-    def _choice(self, text: str) -> Json:
-        return {"index": 0, "message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def _delta(self, text: str, first: bool) -> Json:
+    def _delta(self, opening: Opening, text: str, first: bool) -> Json:
         delta: Json = {"role": "assistant"} if first else {}
         if text or first:
             delta["content"] = text
-        return {"index": 0, "delta": delta}
+        return {"index": opening.index, "delta": delta}
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> Json:
+    def _logprobs(self, piece: Piece) -> Json:
         return {
             "content": [
                 self._entry(token.token_id, token.logprob)
                 | {"top_logprobs": [self._entry(*best) for best in token.top[: self.logprobs]]}
-                for piece in pieces
                 for token in piece.tokens
             ],
             "refusal": None,
@@ -145,17 +170,15 @@ class CompletionFormat(AnswerFormat):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def _choice(self, text: str) -> Json:
-        return self._delta(text, True)
+    def _choice(self, opening: Opening, text: str) -> Json:
+        return self._delta(opening, text, True)
 
-    def _delta(self, text: str, first: bool) -> Json:
-        choice: Json = {"index": 0, "text": text}
-        if first and self.prompt_ids is not None:
-            choice["prompt_token_ids"] = list(self.prompt_ids)
-        return choice
+    def _delta(self, opening: Opening, text: str, first: bool) -> Json:
+        choice: Json = {"index": opening.index, "text": opening.echo + text if first else text}
+        return choice | _prompt(opening) if first else choice
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> Json:
-        tokens = [token for piece in pieces for token in piece.tokens]
+    def _logprobs(self, piece: Piece) -> Json:
+        tokens = piece.tokens
         return {
             "tokens": [self._name(token.token_id) for token in tokens],
             "token_logprobs": [_finite(token.logprob) for token in tokens],
@@ -166,7 +189,7 @@ class CompletionFormat(AnswerFormat):
                 }
                 for t in tokens
             ],
-            "text_offset": [offset for piece in pieces for offset in piece.offsets],
+            "text_offset": list(piece.offsets),
         }
 
     def _name(self, token_id: int) -> str:
@@ -176,6 +199,10 @@ class CompletionFormat(AnswerFormat):
         except UnicodeDecodeError:
             # As OpenAI names a token that is a piece of a character.
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _prompt(opening: Opening) -> Json:
+    return {} if opening.prompt_ids is None else {"prompt_token_ids": list(opening.prompt_ids)}
 
 
 def _finite(logprob: float | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
@@ -11,11 +12,15 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from dualpath.gateway.admission import Admission
 from dualpath.gateway.body import Posted, read_object
-from dualpath.gateway.errors import ApiError
+from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Accepted, Intake
-from dualpath.gateway.replies import Reply, json_response
+from dualpath.gateway.keys import ApiKeys, Tenant
+from dualpath.gateway.openapi import errors, posts, schemas
+from dualpath.gateway.replies import Outcome, Reply, json_response
+from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from dualpath.gateway.watch import Watch
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
@@ -40,35 +45,70 @@ class Gate(Protocol):
 
 
 def make_app(
-    settings: Settings, intake: Intake, flights: Flights, gate: Gate, watch: Watch
+    settings: Settings,
+    intake: Intake,
+    flights: Flights,
+    gate: Gate,
+    watch: Watch,
+    admission: Admission,
 ) -> FastAPI:
-    app = FastAPI(title="DualPath", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="DualPath", version=version("dualpath"), docs_url="/docs", redoc_url=None)
     created = int(time.time())
+    keys = ApiKeys(settings.api_keys)
+
+    def who(request: Request) -> Tenant:
+        return keys.tenant(request.headers.get("Authorization"))
 
     async def serve(
-        request: Request, accept: Callable[[Posted, float], Awaitable[Accepted]]
+        request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[Accepted]]
     ) -> Response:
         arrived_s = time.monotonic()
+        tenant = who(request)
         gate.check_open()
-        accepted = await accept(await read_object(request, settings.max_body), arrived_s)
+        admission.take(tenant.name)
+        try:
+            body = await read_object(request, settings.max_body)
+            accepted = await accept(body, tenant, arrived_s)
+        except BaseException:
+            admission.give_back(tenant.name)
+            raise
+
+        def ended(outcome: Outcome) -> None:
+            admission.give_back(tenant.name)
+            for choice in accepted.choices:
+                watch.ended(choice.flight, outcome)
+
         return Reply(
             flights,
-            accepted.flight,
+            accepted.choices,
             accepted.form,
-            accepted.text,
             stream=accepted.stream,
             include_usage=accepted.include_usage,
             explain=request.headers.get(EXPLAIN) == "1",
-            on_end=watch.ended,
+            on_end=ended,
         )
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", **posts(ChatBody, streams=True))
     async def chat_completions(request: Request) -> Response:
         return await serve(request, intake.accept_chat)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", **posts(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         return await serve(request, intake.accept_completion)
+
+    @app.post("/tokenize", **posts(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
+        who(request)
+        ids = await intake.tokenize(await read_object(request, settings.max_body))
+        return json_response(
+            {"count": len(ids), "max_model_len": intake.max_context, "tokens": ids}
+        )
+
+    @app.post("/detokenize", **posts(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
+        who(request)
+        text = await intake.detokenize(await read_object(request, settings.max_body))
+        return json_response({"prompt": text})
 
     def model_card() -> dict[str, Any]:
         return {
@@ -79,17 +119,25 @@ def make_app(
             "max_model_len": intake.max_context,
         }
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    @app.get("/v1/models", responses=errors(401))
+    async def models(request: Request) -> Response:
+        who(request)
         return json_response({"object": "list", "data": [model_card()]})
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
+    @app.get("/v1/models/{name:path}", responses=errors(401, 404))
+    async def model(request: Request, name: str) -> Response:
+        who(request)
         intake.check_model(name)
         return json_response(model_card())
 
     @app.get("/health")
     async def health() -> Response:
+        """The process lives."""
+        return json_response({"status": "ok", "detail": gate.healthy()[1]})
+
+    @app.get("/ready", responses=errors(503))
+    async def ready() -> Response:
+        """Requests are taken."""
         well, sentence = gate.healthy()
         return json_response(
             {"status": "ok" if well else "unavailable", "detail": sentence}, 200 if well else 503
@@ -104,7 +152,21 @@ def make_app(
         return Response(watch.metrics.render(), media_type=CONTENT_TYPE)
 
     _explain_errors(app, watch)
+    _describe(app)
     return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Bodies are read by hand, within limits: their schemas have to be added."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            components = made().setdefault("components", {})
+            components.setdefault("schemas", {}).update(schemas())
+        return made()
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _explain_errors(app: FastAPI, watch: Watch) -> None:
@@ -137,4 +199,4 @@ def _explain_errors(app: FastAPI, watch: Watch) -> None:
     @app.exception_handler(Exception)
     async def internal_error(request: Request, error: Exception) -> Response:
         log.error("request failed", path=request.url.path, exc_info=error)
-        return respond(ApiError(500, "the gateway failed; its log says more", code="internal"))
+        return respond(internal())

@@ -29,6 +29,8 @@ class ApiError(Exception):
 
     @property
     def kind(self) -> str:
+        if self.status == 401:
+            return "authentication_error"
         if self.status == 429:
             return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
@@ -44,7 +46,14 @@ class ApiError(Exception):
         }
 
     def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": str(RETRY_AFTER_S)} if self.retry else {}
+
+
+def internal() -> ApiError:
+    """A fault of the gateway's own, which its log describes."""
+    return ApiError(500, "the gateway failed; its log says more", code="internal")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from dualpath.bus import Bus, BusError, PayloadTooLarge
+from dualpath.gateway.emitted import Recall
 from dualpath.gateway.errors import ApiError, unavailable
 from dualpath.gateway.prefix import PrefixEstimate
 from dualpath.gateway.request import Request, done_with
@@ -20,6 +21,7 @@ from dualpath.wire.control import (
     CancelRequest,
     Ok,
     Refused,
+    TokenAck,
     TokenAcks,
     TokenEvents,
     TokenRequest,
@@ -34,6 +36,9 @@ SUBMIT_S = 5.0
 RESUBMIT_S = 30.0
 """A request that lost its attempt waits so long for one that can take it: nodes may be coming back."""
 CANCEL_S = 10.0
+STOP_S = 1.0
+"""A client whose stop string has come waits so long for the cluster's last word, with which its blocks are stored:
+longer than a decode node's grace for that."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
@@ -47,6 +52,9 @@ class Flight:
     timings_s: dict[str, float] = field(default_factory=dict)
     """The gateway's own part: tokenize, match, submit, ttft."""
     last_token_s: float = 0.0
+    recall: Recall = Recall()  # noqa: RUF009 - frozen
+    speaker: str = ""
+    """The node that tokens last came from."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     limit: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
     """Ends the client's block: at the deadline, or when the gateway stops."""
@@ -132,6 +140,25 @@ class Flights:
                 continue
             flight.changed.clear()
             await flight.changed.wait()
+
+    async def stop_after(self, flight: Flight, count: int) -> None:
+        """The client wants `count` tokens and no others: end the request at its decode node, as the model would
+        have. Returns when that is done, or has taken STOP_S."""
+        request = flight.request
+        request.stop_after(count)
+        if not request.stopped:
+            return
+        # The prefill node, where only the first token has come, ignores it; the next event is answered so, too.
+        await self._acknowledge(flight.speaker, [request.ack()])
+        try:
+            async with asyncio.timeout(STOP_S):
+                while request.stopped:
+                    flight.changed.clear()
+                    await flight.changed.wait()
+        except TimeoutError:
+            if flight.limit.expired():
+                raise
+            request.stop_waiting()
 
     # ── towards the scheduler ──────────────────────────────────────────────────────────────────────
     async def _submit(self, flight: Flight) -> None:
@@ -251,12 +278,16 @@ class Flights:
                 acks.append(done_with(event))
                 continue
             acks.append(flight.request.receive(event))
+            flight.speaker = batch.node_id
             flight.changed.set()
+        await self._acknowledge(batch.node_id, acks)
+
+    async def _acknowledge(self, node_id: str, acks: list[TokenAck]) -> None:
         try:
-            await self._bus.publish(node_subject(batch.node_id), TokenAcks(tuple(acks)))
+            await self._bus.publish(node_subject(node_id), TokenAcks(tuple(acks)))
         except BusError as error:
             # The node sends again what is not acknowledged.
-            log.debug("acknowledgements not sent", node=batch.node_id, reason=str(error))
+            log.debug("acknowledgements not sent", node=node_id, reason=str(error))
 
     def _end_attempt(self, over: AttemptOver) -> None:
         flight = self._flights.get(over.attempt.request_id)
@@ -295,6 +326,7 @@ def _given_up(over: AttemptOver) -> ApiError:
             return ApiError(504, sentence, code=over.code)
         case "too_large":
             return ApiError(413, sentence, code=over.code)
-        case "capacity" | "unavailable":
-            return unavailable(sentence, over.code)
-    return ApiError(500, sentence, code=over.code)
+        case "malformed" | "internal":
+            return ApiError(500, sentence, code=over.code)
+    # Nodes or links have died, or are full: others, or the same ones later, may serve it.
+    return unavailable(sentence, over.code)

@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
-from dualpath.blocks import BlockKeys, root_key
-from dualpath.gateway.answers import AnswerFormat, ChatFormat, CompletionFormat
+from dualpath.gateway.answers import AnswerFormat, ChatFormat, CompletionFormat, Opening
 from dualpath.gateway.body import Posted
-from dualpath.gateway.errors import ApiError, invalid
+from dualpath.gateway.errors import ApiError
 from dualpath.gateway.flights import Flight
+from dualpath.gateway.keys import Tenant
 from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.prompts import Prompt, Prompts
+from dualpath.gateway.replies import Choice
 from dualpath.gateway.request import Request
-from dualpath.gateway.sampling import check_prompt, choose_sampling, prompt_param
-from dualpath.gateway.schema import ChatBody, CompletionBody, parse_body
-from dualpath.model.api import ModelError
+from dualpath.gateway.sampling import of_choice
+from dualpath.gateway.schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+    parse_body,
+    parse_plain,
+)
 from dualpath.model.spec import ModelSpec
-from dualpath.model.text import Tokenizer
-from dualpath.model.text_chat import ChatError, ChatTemplate
 from dualpath.settings import Settings
 
 _INLINE_BYTES = 4096
@@ -31,14 +37,15 @@ _INLINE_BYTES = 4096
 
 _THREADS = 2
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Accepted:
     """A valid request: what to serve, and how to say it."""
 
-    flight: Flight
+    choices: list[Choice]
     form: AnswerFormat
-    text: AnswerText
     stream: bool
     include_usage: bool
 
@@ -46,56 +53,64 @@ class Accepted:
 @dataclass(frozen=True)
 class _Prepared:
     body: ChatBody | CompletionBody
-    ids: array[int]
-    keys: BlockKeys
+    prompts: list[Prompt]
     form: type[AnswerFormat]
 
 
 class Intake:
-    """Knows the model's text side and its limits. `close` it."""
+    """`close` it. All methods raise ApiError for what is wrong with a body."""
 
     def __init__(self, settings: Settings, spec: ModelSpec) -> None:
         """Reads the tokenizer and chat template; raises ModelError."""
-        if spec.directory is None:
-            raise ModelError(f"model {spec.name} has no directory to read a tokenizer from")
         self.model = spec.name
         self.max_context = spec.max_context
-        self._settings, self._spec = settings, spec
-        self._tokenizer = Tokenizer.load(spec.directory)
-        self._template = ChatTemplate.load(spec.directory)
+        self._settings = settings
+        self._prompts = Prompts(spec, answer_memory_bytes=settings.answer_memory)
         self._threads = ThreadPoolExecutor(_THREADS, "tokenize")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def accept_chat(self, posted: Posted, arrived_s: float) -> Accepted:
-        """Raises ApiError."""
-        return await self._accept(lambda: self._read_chat(posted.fields), posted.nbytes, arrived_s)
+    # ── bodies ─────────────────────────────────────────────────────────────────────────────────────
+    async def accept_chat(self, posted: Posted, tenant: Tenant, arrived_s: float) -> Accepted:
+        def read() -> _Prepared:
+            body = parse_body(ChatBody, posted.fields)
+            self.check_model(body.model)
+            return _Prepared(body, self._prompts.of_chat(body, tenant), ChatFormat)
 
-    async def accept_completion(self, posted: Posted, arrived_s: float) -> Accepted:
-        """Raises ApiError."""
-        return await self._accept(
-            lambda: self._read_completion(posted.fields), posted.nbytes, arrived_s
-        )
+        return await self._accept(read, posted.nbytes, arrived_s)
 
-    def _read_chat(self, fields: dict[str, Any]) -> _Prepared:
-        body = parse_body(ChatBody, fields)
-        self.check_model(body.model)
-        # A chat's special tokens are in its template.
-        ids = self._tokenizer.encode(self._render(body), add_special_tokens=False)
-        return self._prepare(body, ids, ChatFormat)
+    async def accept_completion(self, posted: Posted, tenant: Tenant, arrived_s: float) -> Accepted:
+        def read() -> _Prepared:
+            body = parse_body(CompletionBody, posted.fields)
+            self.check_model(body.model)
+            return _Prepared(body, self._prompts.of_completion(body, tenant), CompletionFormat)
 
-    def _read_completion(self, fields: dict[str, Any]) -> _Prepared:
-        body = parse_body(CompletionBody, fields)
-        self.check_model(body.model)
-        ids = body.prompt
-        if isinstance(ids, str):
-            ids = self._tokenizer.encode(ids, add_special_tokens=True)
-        return self._prepare(body, ids, CompletionFormat)
+        return await self._accept(read, posted.nbytes, arrived_s)
 
-    def check_model(self, name: str) -> None:
-        """Raises ApiError(404) for any model but the one that is served."""
-        if name != self.model:
+    async def tokenize(self, posted: Posted) -> list[int]:
+        """The ids of a TokenizeBody."""
+
+        def read() -> list[int]:
+            body = parse_plain(TokenizeBody, posted.fields)
+            self.check_model(body.model)
+            return self._prompts.tokenize(body)
+
+        return await self._off_loop(read, posted.nbytes)
+
+    async def detokenize(self, posted: Posted) -> str:
+        """The text of a DetokenizeBody."""
+
+        def read() -> str:
+            body = parse_plain(DetokenizeBody, posted.fields)
+            self.check_model(body.model)
+            return self._prompts.detokenize(body)
+
+        return await self._off_loop(read, posted.nbytes)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError(404) for any model but the one that is served; None means that one."""
+        if name not in (None, self.model):
             raise ApiError(
                 404,
                 f"the model {name!r} does not exist here; this cluster serves {self.model!r}",
@@ -103,53 +118,79 @@ class Intake:
                 code="model_not_found",
             )
 
-    def _render(self, body: ChatBody) -> str:
-        if self._template is None:
-            raise invalid(
-                f"the model {self.model} has no chat template; use /v1/completions",
-                code="no_chat_template",
-            )
-        try:
-            return self._template.render([message.for_template() for message in body.messages])
-        except ChatError as error:
-            raise invalid(str(error), "messages", "invalid_value") from error
+    async def _off_loop(self, work: Callable[[], T], nbytes: int) -> T:
+        if nbytes < _INLINE_BYTES:
+            return work()
+        # A body of some megabytes takes seconds to be checked: other clients' tokens must not wait for it.
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _prepare(
-        self, body: ChatBody | CompletionBody, ids: list[int], form: type[AnswerFormat]
-    ) -> _Prepared:
-        check_prompt(ids, self._spec, prompt_param(body))
-        root = root_key(self._spec.fingerprint, salt=body.cache_salt or "")
-        keys = BlockKeys(root, self._spec.geometry.block_tokens)
-        keys.extend(ids)
-        # Thousands of requests may wait here: a list takes nine times as much.
-        return _Prepared(body, array("i", ids), keys, form)
-
+    # ── what is served ─────────────────────────────────────────────────────────────────────────────
     async def _accept(
         self, read: Callable[[], _Prepared], nbytes: int, arrived_s: float
     ) -> Accepted:
         started_s = time.monotonic()
-        if nbytes < _INLINE_BYTES:
-            got = read()
-        else:
-            # A body of some megabytes takes seconds to be checked: other clients' tokens must not wait for it.
-            got = await asyncio.get_running_loop().run_in_executor(self._threads, read)
-        body, ids = got.body, got.ids
-        sampling = choose_sampling(body, len(ids), self._spec, drawn_seed=secrets.randbits(63))
-        request_id = secrets.token_hex(12)
-        request = Request(request_id, ids, sampling, got.keys, self._settings.max_attempts)
-        flight = Flight(request, arrived_s, arrived_s + self._settings.request_deadline_s)
-        flight.timings_s["tokenize"] = time.monotonic() - started_s
-        return Accepted(
+        got = await self._off_loop(read, nbytes)
+        tokenize_s = time.monotonic() - started_s
+        body, request_id = got.body, secrets.token_hex(12)
+        each = body.n or 1
+        choices = []
+        for number in range(len(got.prompts) * each):
+            prompt, index = divmod(number, each)
+            name = f"{request_id}-{number}" if number else request_id
+            flight = self._flight(body, got.prompts[prompt], index, name, arrived_s)
+            flight.timings_s["tokenize"] = tokenize_s
+            choices.append(self._choice(body, got.prompts[prompt], number, flight, index > 0))
+        form = got.form(
+            request_id=request_id,
+            model=self.model,
+            created=int(time.time()),
+            tokenizer=self._prompts.tokenizer,
+            logprobs=body.wanted_logprobs,
+        )
+        return Accepted(choices, form, stream=bool(body.stream), include_usage=body.include_usage)
+
+    def _flight(
+        self,
+        body: ChatBody | CompletionBody,
+        prompt: Prompt,
+        index: int,
+        name: str,
+        arrived_s: float,
+    ) -> Flight:
+        """Of answer number `index` to `prompt`."""
+        request = Request(
+            name,
+            prompt.ids,
+            of_choice(prompt.sampling, index),
+            prompt.keys.copy(),
+            self._settings.max_attempts,
+            body.priority or 0,
+        )
+        return Flight(request, arrived_s, arrived_s + self._settings.request_deadline_s)
+
+    def _choice(
+        self,
+        body: ChatBody | CompletionBody,
+        prompt: Prompt,
+        number: int,
+        flight: Flight,
+        again: bool,
+    ) -> Choice:
+        """Choice `number` of the request; `again`: another answer to the same prompt."""
+        if not again:
+            flight.recall = prompt.recall
+        emitted, remember = self._prompts.emitted, None
+        if emitted is not None and prompt.name is not None:
+            remember = partial(emitted.remember, prompt.name)
+        return Choice(
+            Opening(number, prompt.ids if body.return_token_ids else None, prompt.echo),
             flight,
-            got.form(
-                request_id=request_id,
-                model=self.model,
-                created=int(time.time()),
-                tokenizer=self._tokenizer,
-                logprobs=sampling.top_logprobs,
-                prompt_ids=ids if body.return_token_ids else None,
+            AnswerText(
+                self._prompts.tokenizer,
+                flight.request.sampling,
+                body.stop or (),
+                text_before=len(prompt.echo),
             ),
-            AnswerText(self._tokenizer, sampling),
-            stream=bool(body.stream),
-            include_usage=body.include_usage,
+            again,
+            remember,
         )

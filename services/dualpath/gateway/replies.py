@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from dualpath.gateway import sse
-from dualpath.gateway.answers import AnswerFormat, Json, Usage
-from dualpath.gateway.errors import ApiError
+from dualpath.gateway.answers import Answer, AnswerFormat, Json, Opening, Usage
+from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flight, Flights
-from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.pieces import AnswerText, Piece
+from dualpath.telemetry.logs import get_logger
 from dualpath.wire.types import FinishReason, Sampled
+
+log = get_logger(__name__)
 
 Outcome = Literal["done", "cancelled", "failed"]
 
@@ -29,114 +33,171 @@ def json_response(
     return Response(_encoder.encode(content), status, headers, media_type="application/json")
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One of a request's answers: what is served for it, and how its tokens become text."""
+
+    opening: Opening
+    flight: Flight
+    text: AnswerText
+    again: bool = False
+    """Its prompt is that of the choice before."""
+    on_answer: Callable[[str, list[int]], None] | None = None
+    """Told of the text that the client got, and the ids that it was made of."""
+
+    def answered(self) -> None:
+        """The answer is whole."""
+        if self.on_answer is not None:
+            count, text = self.text.spoken()
+            tokens = self.flight.request.generated[:count]
+            self.on_answer(text, [token.token_id for token in tokens])
+
+
 class Reply(Response):
     """An ASGI response that owns its request: however it ends, the request has ended with it."""
 
     def __init__(
         self,
         flights: Flights,
-        flight: Flight,
+        choices: Sequence[Choice],
         form: AnswerFormat,
-        text: AnswerText,
         *,
         stream: bool,
         include_usage: bool,
         explain: bool,
-        on_end: Callable[[Flight, Outcome], None],
+        on_end: Callable[[Outcome], None],
     ) -> None:
         super().__init__()
-        self._flights, self._flight = flights, flight
-        self._form, self._text = form, text
+        self._flights, self._choices, self._form = flights, choices, form
         self._stream, self._include_usage, self._explain = stream, include_usage, explain
         self._on_end = on_end
         self._started = False
+        self._unfinished = len(choices)
+        self._sending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ApiError where no byte of an answer has been sent."""
-
-        async def work() -> None:
-            async with self._flights.open(self._flight):
-                await (self._send_stream(send) if self._stream else self._send_whole(scope, send))
-
+        work = self._send_stream(send) if self._stream else self._send_whole(scope, send)
         outcome: Outcome = "failed"
         try:
-            outcome = "done" if await _unless_gone(receive, work()) else "cancelled"
+            outcome = "done" if await _unless_gone(receive, work) else "cancelled"
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         except ApiError as error:
+            await self._end_with(error, send)
+        except Exception as error:
             if not self._started:
                 raise
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": sse.data_event(error.body()),
-                    "more_body": False,
-                }
-            )
+            log.exception("request failed in its stream", request_id=self._form.request_id)
+            await self._end_with(internal(), send, error)
         finally:
-            self._on_end(self._flight, outcome)
+            self._on_end(outcome)
+
+    async def _end_with(self, error: ApiError, send: Send, cause: Exception | None = None) -> None:
+        """Tell the client what went wrong as the stream's last event; raise it where nothing was sent yet."""
+        if not self._started:
+            raise error from cause
+        event = sse.data_event(error.body())
+        await send({"type": "http.response.body", "body": event, "more_body": False})
 
     # ── whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _send_whole(self, scope: Scope, send: Send) -> None:
-        tokens = []
-        while (finish := self._flight.request.finish) is None:
-            tokens += await self._more()
-        body = self._form.whole([self._text.add(tokens, last=True)], finish, self._usage())
+        answers = await _together([self._whole(choice) for choice in self._choices])
+        body = self._form.whole(answers, self._usage())
         if self._explain:
             body["dualpath"] = self._explanation()
         await json_response(body)(scope, _nothing, send)
 
+    async def _whole(self, choice: Choice) -> Answer:
+        pieces: list[Piece] = []
+
+        async def take(piece: Piece) -> None:
+            pieces.append(piece)
+
+        finish = await self._serve(choice, take)
+        return Answer(choice.opening, Piece.joined(pieces), finish)
+
     # ── stream ─────────────────────────────────────────────────────────────────────────────────────
     async def _send_stream(self, send: Send) -> None:
-        first = True
-        finish: FinishReason | None = None
-        while finish is None:
-            tokens = await self._more()
-            finish = self._flight.request.finish
-            piece = self._text.add(tokens, last=finish is not None)
-            events = []
-            if self._form.says_something(piece):
-                events.append(self._form.chunk([piece], None, first=first))
-                first = False
-            if finish is not None:
-                events += self._closing(finish, first)
-            await self._send_events(send, events)
-        await send({"type": "http.response.body", "body": sse.DONE, "more_body": False})
-
-    def _closing(self, finish: FinishReason, first: bool) -> list[Json]:
-        events = [self._form.chunk([], finish, first=first)]
+        closings = await _together([self._stream_choice(choice, send) for choice in self._choices])
+        events = [event for event in closings if event is not None]
         if self._include_usage:
             events.append(self._form.usage_chunk(self._usage()))
         if self._explain:
             events[-1]["dualpath"] = self._explanation()
-        return events
+        await self._send_event(send, *events)
+        await send({"type": "http.response.body", "body": sse.DONE, "more_body": False})
 
-    async def _send_events(self, send: Send, events: list[Json]) -> None:
-        if not self._started:
-            # Not before the first token: until then a failure can still be told by its status.
-            self._started = True
-            headers = [(k.lower().encode(), v.encode()) for k, v in sse.HEADERS.items()]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if events:
+    async def _stream_choice(self, choice: Choice, send: Send) -> Json | None:
+        """Sends all chunks of the choice, but returns the very last one of all choices."""
+        opening, first = choice.opening, True
+
+        async def tell(piece: Piece) -> None:
+            nonlocal first
+            if self._form.says_something(opening, piece):
+                await self._send_event(send, self._form.chunk(opening, piece, None, first=first))
+                first = False
+
+        finish = await self._serve(choice, tell)
+        closing = self._form.chunk(opening, Piece(), finish, first=first)
+        self._unfinished -= 1
+        if not self._unfinished:
+            return closing
+        await self._send_event(send, closing)
+        return None
+
+    async def _send_event(self, send: Send, *events: Json) -> None:
+        async with self._sending:
+            if not self._started:
+                # Not before the first token: until then a failure can still be told by its status.
+                self._started = True
+                headers = [(k.lower().encode(), v.encode()) for k, v in sse.HEADERS.items()]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
             body = b"".join(sse.data_event(event) for event in events)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    # ── figures ────────────────────────────────────────────────────────────────────────────────────
-    async def _more(self) -> list[Sampled]:
-        tokens = await self._flights.more(self._flight)
+    # ── a choice ───────────────────────────────────────────────────────────────────────────────────
+    async def _serve(
+        self, choice: Choice, tell: Callable[[Piece], Coroutine[Any, Any, None]]
+    ) -> FinishReason:
+        """Hold the choice's request from its start to its end, and hand on its pieces."""
+        flight, text = choice.flight, choice.text
+        async with self._flights.open(flight):
+            while True:
+                tokens = await self._more(flight)
+                finish = flight.request.finish
+                piece = text.add(tokens, last=finish is not None)
+                await tell(piece)
+                if text.stopped:
+                    await self._flights.stop_after(flight, text.tokens)
+                    finish = "stop"
+                if finish is not None:
+                    choice.answered()
+                    return finish
+
+    async def _more(self, flight: Flight) -> list[Sampled]:
+        tokens = await self._flights.more(flight)
         if tokens:
-            flight = self._flight
             flight.last_token_s = time.monotonic()
             flight.timings_s.setdefault("ttft", flight.last_token_s - flight.arrived_s)
         return tokens
 
+    # ── figures ────────────────────────────────────────────────────────────────────────────────────
     def _usage(self) -> Usage:
-        request = self._flight.request
-        return Usage(len(request.prompt), len(request.generated), request.cached_tokens)
+        """A prompt counts once, however many answers it has, and so do those of its tokens that were read."""
+        requests = [choice.flight.request for choice in self._choices]
+        first = [choice.flight.request for choice in self._choices if not choice.again]
+        return Usage(
+            sum(len(request.prompt) for request in first),
+            sum(len(request.generated) for request in requests),
+            sum(request.cached_tokens for request in first),
+        )
 
     def _explanation(self) -> Json:
-        request, stats = self._flight.request, self._flight.request.stats
+        """Of the first choice."""
+        flight = self._choices[0].flight
+        request, stats = flight.request, flight.request.stats
         return {
             "request_id": request.request_id,
             "prefill_node": stats.prefill_node,
@@ -145,15 +206,35 @@ class Reply(Response):
             "hit_tokens": stats.hit_tokens,
             "bytes_read": {"prefill": stats.prefill_bytes_read, "decode": stats.decode_bytes_read},
             "attempts": request.number,
+            "earlier_answers": {
+                "known": len(flight.recall.known),
+                "unknown": flight.recall.unknown,
+                "changed": flight.recall.changed,
+            },
             "timings_s": {
                 phase: round(seconds, 6)
-                for phase, seconds in {**self._flight.timings_s, **stats.timings_s}.items()
+                for phase, seconds in {**flight.timings_s, **stats.timings_s}.items()
             },
         }
 
 
 async def _nothing() -> Any:
     raise RuntimeError("a finished answer receives nothing")
+
+
+T = TypeVar("T")
+
+
+async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do all; the first failure ends the others, and is raised."""
+    if len(works) == 1:
+        return [await works[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:

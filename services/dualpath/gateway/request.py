@@ -39,6 +39,7 @@ class Request:
     sampling: Sampling
     keys: BlockKeys
     max_attempts: int
+    priority: int = 0
     number: int = 0
     generated: list[Sampled] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -47,10 +48,15 @@ class Request:
     """Why the request was given up."""
     submit_due: bool = True
     failures: int = 0
+    stopped: bool = False
+    """The client has all that it wants (`stop_after`), and the cluster has not been heard to know."""
     _resting: bool = False
     _base: int = 0
     """How many generated tokens the present attempt's prompt holds."""
+    _received: int = 0
+    """Tokens that the cluster need not send again: after `stop_after` more than `generated`."""
     _taken: int = 0
+    _hit_tokens: int | None = None
 
     # ── attempts ───────────────────────────────────────────────────────────────────────────────────
     @property
@@ -59,7 +65,8 @@ class Request:
 
     @property
     def over(self) -> bool:
-        return self.finish is not None or self.lost is not None
+        """Nothing of it runs in the cluster any more."""
+        return (self.finish is not None or self.lost is not None) and not self.stopped
 
     @property
     def sequence_tokens(self) -> int:
@@ -74,7 +81,7 @@ class Request:
     def begin_attempt(self) -> None:
         """Go on to the next attempt: prompt, and everything generated so far."""
         self.keys.extend(token.token_id for token in self.generated[self._base :])
-        self._base = len(self.generated)
+        self._base = self._received = len(self.generated)
         self.number += 1
         self.submit_due = self._resting = False
 
@@ -90,6 +97,7 @@ class Request:
             hit_blocks_estimate=hit_blocks,
             sampling=self.sampling,
             deadline_s=deadline_s,
+            priority=self.priority,
         )
 
     def forgotten(self) -> None:
@@ -104,7 +112,7 @@ class Request:
         failed = over.code != PREEMPTED
         self.failures += failed
         self._resting = failed and self.failures > 1
-        if self._ended_by_tokens() is None and (
+        if self._end_named_by_tokens() is None and (
             not over.retry or self.failures >= self.max_attempts
         ):
             self.lost = over
@@ -114,11 +122,18 @@ class Request:
 
     def _go_on(self) -> None:
         """Another attempt, unless the tokens themselves say that nothing is left to generate."""
-        self.finish = self._ended_by_tokens()
-        self.submit_due = self.finish is None
+        self._end(self._end_named_by_tokens())
 
-    def _ended_by_tokens(self) -> FinishReason | None:
+    def _end(self, finish: FinishReason | None) -> None:
+        """None: it goes on."""
+        self.finish = finish
+        self.submit_due = finish is None
+        self.stopped = False
+
+    def _end_named_by_tokens(self) -> FinishReason | None:
         """The reason that the lost last event would have named."""
+        if self.stopped:
+            return "stop"
         count, sampling = len(self.generated), self.sampling
         if count > sampling.min_tokens and self.generated[-1].token_id in sampling.stop_ids:
             return "stop"
@@ -145,14 +160,26 @@ class Request:
         """Take what is new of an event. What came before is dropped; after a gap nothing is taken."""
         if event.attempt != self.attempt or self.over:
             return done_with(event)
-        have = len(self.generated)
-        if event.index <= have:
-            self.generated.extend(event.tokens[have - event.index :])
+        if event.index <= self._received:
+            fresh = event.tokens[self._received - event.index :]
+            self._received += len(fresh)
+            if not self.stopped:
+                self.generated.extend(fresh)
+            self._note(event.stats)
             if event.finish is not None:
-                self.finish = event.finish
-                self.stats = event.stats or self.stats
-                self.submit_due = False
-        return TokenAck(event.attempt, len(self.generated), finished=self.finish is not None)
+                self._end("stop" if self.stopped else event.finish)
+        return self.ack()
+
+    def _note(self, stats: AttemptStats | None) -> None:
+        if stats is not None:
+            self.stats = stats
+            if self._hit_tokens is None:
+                self._hit_tokens = stats.hit_tokens
+
+    def ack(self) -> TokenAck:
+        """What the present attempt's node should know."""
+        done = self.finish is not None and not self.stopped
+        return TokenAck(self.attempt, self._received, finished=done, stop=self.stopped)
 
     # ── the client's side ──────────────────────────────────────────────────────────────────────────
     def take(self) -> list[Sampled]:
@@ -161,10 +188,24 @@ class Request:
         self._taken += len(fresh)
         return fresh
 
+    def stop_after(self, count: int) -> None:
+        """The client wants the first `count` generated tokens, and no others: its stop string ended there. The
+        request ends with word of the cluster, or with `stop_waiting`."""
+        del self.generated[count:]
+        self._taken = count
+        self.stopped = not self.over and not self.submit_due
+        self.finish = None if self.stopped else "stop"
+        self.submit_due = False
+
+    def stop_waiting(self) -> None:
+        """Tell the client now. The cluster does not know, or has not said so: it must be told that this is over."""
+        self.finish = "stop"
+
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens whose KV was read. A later attempt also hits generated tokens: they do not count."""
-        return min(self.stats.hit_tokens, len(self.prompt))
+        """Prompt tokens whose KV was read. Those that a later attempt reads, because an earlier one has computed
+        them, do not count."""
+        return min(self._hit_tokens or 0, len(self.prompt))
 
 
 def done_with(event: TokenEvent) -> TokenAck:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dualpath.gateway.errors import ApiError, invalid
 from dualpath.gateway.schema import ChatBody, CompletionBody
 from dualpath.model.spec import ModelSpec
@@ -27,18 +29,22 @@ def check_prompt(prompt: Sequence[int], spec: ModelSpec, param: str) -> None:
         raise _too_long(
             spec, param, f"the prompt has {len(prompt)}, which leaves no room for an answer"
         )
-    if min(prompt) < 0 or max(prompt) >= spec.vocab_size:
-        bad = next(token for token in prompt if not 0 <= token < spec.vocab_size)
+    check_ids(prompt, spec, param)
+
+
+def check_ids(ids: Sequence[int], spec: ModelSpec, param: str) -> None:
+    """Raise ApiError(400) for ids that the model does not have."""
+    if ids and (min(ids) < 0 or max(ids) >= spec.vocab_size):
+        bad = next(token for token in ids if not 0 <= token < spec.vocab_size)
         raise invalid(
-            f"prompt holds token id {bad}; ids of this model are 0 to {spec.vocab_size - 1}",
-            param,
+            f"{param} holds token id {bad}; ids of this model are 0 to {spec.vocab_size - 1}", param
         )
 
 
 def choose_sampling(
     body: ChatBody | CompletionBody, prompt_tokens: int, spec: ModelSpec, *, drawn_seed: int
 ) -> Sampling:
-    """How to sample for `body`; `drawn_seed` serves where the client gave none.
+    """How to sample the first choice for `body`; `drawn_seed` serves where the client gave none.
 
     Raises ApiError(400) where wishes contradict each other or the context.
     """
@@ -59,12 +65,9 @@ def choose_sampling(
             f"min_tokens is {min_tokens}, but at most {wanted} are generated", "min_tokens"
         )
     stop_ids = body.stop_token_ids or []
-    beyond = [token for token in stop_ids if token >= spec.vocab_size]
-    if beyond:
-        raise invalid(
-            f"stop_token_ids holds {beyond[0]}; ids of this model are 0 to {spec.vocab_size - 1}",
-            "stop_token_ids",
-        )
+    check_ids(stop_ids, spec, "stop_token_ids")
+    biases = {int(token): float(bias) for token, bias in (body.logit_bias or {}).items()}
+    check_ids(list(biases), spec, "logit_bias")
     eos_ids = () if body.ignore_eos else spec.eos_ids
     top_k = body.top_k or 0
     return Sampling(
@@ -76,7 +79,19 @@ def choose_sampling(
         top_k=max(top_k, 0),
         stop_ids=tuple(dict.fromkeys((*eos_ids, *stop_ids))),
         top_logprobs=body.wanted_logprobs,
+        min_p=float(body.min_p or 0),
+        presence_penalty=float(body.presence_penalty or 0),
+        frequency_penalty=float(body.frequency_penalty or 0),
+        repetition_penalty=float(body.repetition_penalty or 1),
+        logit_bias=tuple(biases.items()),
     )
+
+
+def of_choice(sampling: Sampling, index: int) -> Sampling:
+    """Each choice has a seed of its own, the first the client's."""
+    if index == 0:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + index) & _SEED_MASK)
 
 
 def _too_long(spec: ModelSpec, param: str, what: str) -> ApiError:

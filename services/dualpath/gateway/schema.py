@@ -6,7 +6,7 @@ so is one that nobody knows: nothing is silently ignored but labels (`user` and 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,10 @@ from dualpath.model.text_chat import flatten_content
 
 MAX_LOGPROBS = 20
 MAX_STOP_IDS = 128
+MAX_STOPS, MAX_STOP_CHARS = 4, 256
+MAX_BIASES = 1024
+MAX_CHOICES = 128
+"""Choices of one request, over all of its prompts."""
 
 MAX_FIELDS = 64
 
@@ -30,31 +34,24 @@ Flag = bool | None
 StopIds = Annotated[
     list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_IDS, fail_fast=True)
 ]
+Penalty = Annotated[float | None, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=1 << 63)]
 """Bounded here already: Python refuses to write out integers of thousands of digits in an error."""
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0, 0.0),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "length_penalty": (1, 1.0),
-    "logit_bias": ({},),
     "metadata": ({},),
-    "min_p": (0, 0.0),
     "modalities": (["text"],),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0, 0.0),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "repetition_penalty": (1, 1.0),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
-    "stop": ([],),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
@@ -128,6 +125,30 @@ class ChatMessage(_Body):
         return message if self.name is None else {**message, "name": self.name}
 
 
+def _stops(value: Any) -> Any:
+    if value is None:
+        return None
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise ValueError("must be a string, or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"may hold {MAX_STOPS} strings, not {len(stops)}")
+    if any(not 0 < len(stop) <= MAX_STOP_CHARS for stop in stops):
+        raise ValueError(f"a stop string has 1 to {MAX_STOP_CHARS} characters")
+    return stops
+
+
+def _biases(value: dict[str, float]) -> dict[str, float]:
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"may hold {MAX_BIASES} tokens, not {len(value)}")
+    if any(not (token.isascii() and token.isdigit() and len(token) < 10) for token in value):
+        raise ValueError('must have token ids as its keys, such as "50256"')
+    return value
+
+
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
 class _Generation(_Body):
     """What both endpoints take."""
 
@@ -137,7 +158,15 @@ class _Generation(_Body):
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(gt=0, le=1)] = None
     top_k: Annotated[int | None, Field(ge=-1, lt=1 << 31)] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1)] = None
     seed: Annotated[int | None, Field(ge=-(1 << 63), lt=1 << 63)] = None
+    n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES)] = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=10)] = None
+    logit_bias: Annotated[dict[str, Bias], AfterValidator(_biases)] | None = None
+    stop: Annotated[list[str] | None, BeforeValidator(_stops)] = None
+    priority: Annotated[int | None, Field(ge=-(1 << 31), lt=1 << 31)] = None
     ignore_eos: Flag = None
     stop_token_ids: StopIds | None = None
     stream: Flag = None
@@ -176,24 +205,26 @@ class ChatBody(_Generation):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def _prompt(value: Any) -> str | list[int]:
-    """One prompt, perhaps as the only one of a list."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
-        value = value[0]
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be text or a list of token ids")
-    if any(isinstance(item, (str, list)) for item in value):
-        raise ValueError("only one prompt per request is supported")
-    if any(type(item) is not int for item in value):
-        raise ValueError("must be text or a list of token ids, which are integers")
-    return value
+def _prompts(value: Any) -> list[str | list[int]]:
+    """One prompt, or a list of several."""
+    several = isinstance(value, list) and bool(value) and isinstance(value[0], (str, list))
+    prompts = value if several else [value]
+    if not all(_is_prompt(prompt) for prompt in prompts):
+        raise ValueError("must be text, a list of token ids (integers), or a list of such prompts")
+    return prompts
+
+
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(type(item) is int for item in value)
+    )
 
 
 class CompletionBody(_Generation):
-    prompt: Annotated[Any, AfterValidator(_prompt)]
+    prompt: Annotated[Any, AfterValidator(_prompts)]
+    """A list of prompts, once checked."""
     logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    echo: Flag = None
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -201,7 +232,39 @@ class CompletionBody(_Generation):
         return self.logprobs
 
 
+class TokenizeBody(_Body):
+    """Either a `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
+    add_special_tokens: Flag = None
+    """Of a prompt: the model's BOS and such. On by default."""
+    add_generation_prompt: Flag = None
+    """Of messages: the opening of the answer. On by default."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("needs either prompt or messages")
+        return self
+
+
+class DetokenizeBody(_Body):
+    model: str | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True)]
+
+
 B = TypeVar("B", bound=_Generation)
+T = TypeVar("T", bound=_Body)
+
+
+def parse_plain(kind: type[T], fields: dict[str, Any]) -> T:
+    """Check a body's fields. Raises ApiError(400) naming the first that is wrong."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _first(error) from error
 
 
 def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
@@ -219,8 +282,17 @@ def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
         raise _first(error) from error
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed with stream: true", "stream_options")
+    prompts = len(body.prompt) if isinstance(body, CompletionBody) else 1
+    if prompts * (body.n or 1) > MAX_CHOICES:
+        raise invalid(f"at most {MAX_CHOICES} answers can be given to one request", "n")
     if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    if isinstance(body, CompletionBody) and body.echo and body.logprobs is not None:
+        raise invalid(
+            "log-probabilities of a prompt are not supported: leave out echo, or logprobs",
+            "echo",
+            "unsupported_parameter",
+        )
     return body
 
 
@@ -252,7 +324,10 @@ def _first(error: ValidationError) -> ApiError:
         case "missing":
             return invalid(f"{param} is required", param, "missing_required_parameter")
     text = item["msg"].removeprefix("Value error, ")
-    return invalid(f"{param}: {text[:1].lower()}{text[1:]}", param, "invalid_value")
+    text = text[:1].lower() + text[1:]
+    if not param:
+        return invalid(f"the body {text}", code="invalid_value")
+    return invalid(f"{param}: {text}", param, "invalid_value")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from dualpath.bus import Bus
+from dualpath.gateway.admission import Admission
 from dualpath.gateway.app import make_app
 from dualpath.gateway.connection import Connection
 from dualpath.gateway.errors import unavailable
@@ -57,6 +58,7 @@ class GatewayService:
         )
         self._watch = Watch(Metrics("gateway", gateway_id))
         self._watch.metrics.watch(self.status)
+        self._admission = Admission(settings.max_requests, settings.max_requests_per_key)
         self._stopping = False
         self._server: _Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,6 +126,7 @@ class GatewayService:
             pools=(
                 PoolUse("gateway_requests", len(self._flights), 0),
                 PoolUse("gateway_cancellations", self._flights.cancelling, 0),
+                PoolUse("gateway_places", self._admission.used, self._settings.max_requests),
             ),
             counters=dict(self._watch.counters),
         )
@@ -146,7 +149,9 @@ class GatewayService:
         return True, "the gateway takes requests"
 
     def _server_config(self) -> uvicorn.Config:
-        app = make_app(self._settings, self._intake, self._flights, self, self._watch)
+        app = make_app(
+            self._settings, self._intake, self._flights, self, self._watch, self._admission
+        )
         return uvicorn.Config(
             app,
             http=Connection,

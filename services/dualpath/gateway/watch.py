@@ -28,6 +28,10 @@ class Watch:
         ttft_s = flight.timings_s.get("ttft")
         tokens = len(request.generated)
         self.metrics.requests.labels(outcome=outcome).inc()
+        recall = flight.recall
+        self.counters["answers_known"] += len(recall.known)
+        self.counters["answers_unknown"] += recall.unknown
+        self.counters["answers_changed"] += recall.changed
         if ttft_s is not None:
             self.metrics.ttft_seconds.observe(ttft_s)
             if outcome == "done" and tokens > 1:

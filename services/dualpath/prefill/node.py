@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from dualpath.blocks import Phase
-from dualpath.blocks.keys import pack_tokens, unpack_tokens
+from dualpath.blocks.keys import pack_tokens
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
 from dualpath.memory.admission import ring_depth
@@ -14,6 +14,7 @@ from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
+from dualpath.node.ids import NoTokenIds, fetch_history, fetch_ids
 from dualpath.node.node import Node
 from dualpath.node.reading import Share
 from dualpath.node.sender import publish_tokens
@@ -150,7 +151,7 @@ class PrefillNode(Node):
                 await self._prefill(request)
         except* TimeoutError:
             lost = ("deadline", "the request's deadline has passed", False)
-        except* (PrefillFailed, TransportError, BusError) as group:
+        except* (PrefillFailed, NoTokenIds, TransportError, BusError) as group:
             lost = ("transfer", str(group.exceptions[0]), True)
         finally:
             self._release_slots(request)
@@ -170,16 +171,18 @@ class PrefillNode(Node):
         estimated = assign.hit_blocks * geometry.block_tokens
         async with asyncio.TaskGroup() as group:
             share = group.create_task(self._read_own(request))
-            ids = group.create_task(self._fetch_ids(assign, estimated, assign.prompt_tokens))
+            ids = group.create_task(fetch_ids(self.bus, assign, estimated, assign.prompt_tokens))
+            history = group.create_task(fetch_history(self.bus, assign))
             if assign.hit_blocks > assign.prefill_blocks:
                 group.create_task(self._await_decode_share(request))
         request.prefill_share = share.result()
         request.fix_hit()
         holes = request.hit_tokens
         request.token_ids = [
-            *(await self._fetch_ids(assign, holes, estimated)),
+            *(await fetch_ids(self.bus, assign, holes, estimated)),
             *ids.result(),
         ]
+        request.history = history.result()
         log.debug(
             "loaded",
             request_id=request.attempt.request_id,
@@ -206,26 +209,12 @@ class PrefillNode(Node):
             )
         request.decode_share = done
 
-    async def _fetch_ids(self, assign: control.AssignPrefill, start: int, stop: int) -> list[int]:
-        ids: list[int] = []
-        while start + len(ids) < stop:
-            answer = await self.bus.request_until_answered(
-                control.gateway_subject(assign.gateway_id),
-                control.TokenRequest(assign.attempt, start + len(ids), stop),
-                deadline_s=assign.deadline_s,
-            )
-            if not isinstance(answer, control.TokenPage) or not answer.token_ids:
-                reason = getattr(answer, "reason", type(answer).__name__)
-                raise PrefillFailed(f"{assign.gateway_id} gave no token ids: {reason}")
-            ids.extend(unpack_tokens(answer.token_ids))
-        return ids[: stop - start]
-
     async def _prefill(self, request: PrefillRequest) -> None:
         attempt, assign = request.attempt, request.assign
         request.clock.move(Phase.PREFILL)
         engine = self._engines[assign.engine]
         self.report(attempt, Phase.PREFILL)
-        first = await engine.prefill(request, lambda token: self._publish(assign, token))
+        first = await engine.prefill(request, lambda token: self._publish(request, token))
         self._release_slots(request)
         await self.reported(attempt)
         request.clock.move(Phase.HANDOFF)
@@ -243,9 +232,12 @@ class PrefillNode(Node):
         self.metrics.miss_tokens.inc(assign.prompt_tokens - request.hit_tokens)
         self.observe_phases(request.clock.spent_s, Phase.LOADING, Phase.PREFILL)
 
-    async def _publish(self, assign: control.AssignPrefill, first: Sampled) -> None:
+    async def _publish(self, request: PrefillRequest, first: Sampled) -> None:
         """Once: where the gateway does not get it, the decode node sends it again."""
-        event = control.TokenEvent(assign.attempt, assign.generated, (first,))
+        assign = request.assign
+        event = control.TokenEvent(
+            assign.attempt, assign.generated, (first,), stats=self._stats(request)
+        )
         await publish_tokens(self.bus, self.node_id, assign.gateway_id, [event])
 
     def _stats(self, request: PrefillRequest) -> AttemptStats:

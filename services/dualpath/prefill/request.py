@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from dualpath.blocks import KVGeometry, Phase, unpack_keys
+from dualpath.model.history import History
 from dualpath.node.clock import PhaseClock
 from dualpath.node.reading import Share
 from dualpath.prefill.ring import Ring
@@ -34,6 +35,7 @@ class PrefillRequest:
         self.cached_tokens = 0
         self.token_ids: list[int] = []
         """Ids of the tokens from the hits' end on."""
+        self.history: History | None = None
         self.resident: Ring | None = None
         """Without layerwise prefill: all layers of the whole prompt, kept between chunks."""
         self.chunks = 0

@@ -99,6 +99,7 @@ class ForwardRow:
             index=request.assign.generated,
             parent_key=request.parent_key(start),
             block_ids=request.ids(aligned, start) if aligned < start else (),
+            history=request.history,
         )
 
     def fail(self, reason: Exception) -> None:

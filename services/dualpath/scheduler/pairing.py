@@ -82,7 +82,13 @@ class Pairing:
         record.region_key = region_key
         self._wait_slots.discard(record.attempt)
         record.wait_for(WAIT_PREFILL, now)
+        last = next(reversed(self.prefill_queue.values()), record)
         self.prefill_queue[str(record.attempt)] = record
+        if record.submit.priority < last.submit.priority:
+            # Sorting keeps the order among equals.
+            self.prefill_queue = dict(
+                sorted(self.prefill_queue.items(), key=lambda item: item[1].submit.priority)
+            )
 
     def leave(self, record: AttemptRecord) -> None:
         self.decode_queue.discard(record)

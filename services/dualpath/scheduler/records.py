@@ -101,9 +101,10 @@ class AttemptRecord:
 
 
 class ArrivalQueue:
-    """Attempts by the arrival of their request: a later attempt takes the place of the earlier one.
+    """Attempts by priority, then by the arrival of their request: a later attempt takes the place of the
+    earlier one.
 
-    For requests that are tried once this is FIFO.
+    For requests of one priority that are tried once this is FIFO.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class ArrivalQueue:
         return len(self._records)
 
     def add(self, record: AttemptRecord) -> None:
-        insort_right(self._records, record, key=_arrival)
+        insort_right(self._records, record, key=_place)
 
     def head(self, count: int) -> list[AttemptRecord]:
         return self._records[:count]
@@ -122,8 +123,8 @@ class ArrivalQueue:
         del self._records[:count]
 
     def discard(self, record: AttemptRecord) -> None:
-        at = bisect_left(self._records, record.arrival, key=_arrival)
-        while at < len(self._records) and self._records[at].arrival == record.arrival:
+        at = bisect_left(self._records, _place(record), key=_place)
+        while at < len(self._records) and _place(self._records[at]) == _place(record):
             if self._records[at] is record:
                 del self._records[at]
                 return
@@ -134,5 +135,5 @@ class ArrivalQueue:
         return sum(record.submit.prompt_tokens for record in self._records)
 
 
-def _arrival(record: AttemptRecord) -> int:
-    return record.arrival
+def _place(record: AttemptRecord) -> tuple[int, int]:
+    return record.submit.priority, record.arrival

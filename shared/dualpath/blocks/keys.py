@@ -57,6 +57,10 @@ class BlockKeys:
         sequence.keys, sequence.tail = list(keys), list(tail)
         return sequence
 
+    def copy(self) -> BlockKeys:
+        """The same sequence, to be extended in another way."""
+        return self.resume(self.root, self.block_tokens, self.keys, self.tail)
+
     @property
     def parent(self) -> bytes:
         """The key that the next block will be chained to."""

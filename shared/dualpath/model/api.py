@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.device import DeviceBuffer
+from dualpath.model.history import History
 from dualpath.wire.types import Sampled, Sampling
 
 
@@ -44,6 +45,8 @@ class PrefillRow:
     """Key of the last full block at or before `prefix_tokens`; with `block_ids`, all the synthetic engine needs."""
     block_ids: Sequence[int] = ()
     """The ids from that block's end up to `prefix_tokens` (fewer than block_tokens)."""
+    history: History | None = None
+    """What `sample` asks to be known of the ids before the token."""
 
 
 class PrefillForward(ABC):
@@ -78,6 +81,8 @@ class DecodeRow:
     block_ids: list[int] = field(default_factory=list)
     """Ids since the last full block, without `last_token`."""
     state: object | None = None
+    history: History | None = None
+    """As in `PrefillRow`; with `last_token`."""
 
 
 class Backend(ABC):
@@ -96,7 +101,8 @@ class Backend(ABC):
     async def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         """One step of all rows: computes KV of each `last_token` into row `tokens` of each layer, and returns
         the next tokens: None for a row whose KV is damaged, so that none can be sampled. Does not change `tokens`,
-        `last_token`, `index`, `parent_key`, `block_ids`: the caller does. Rows must have `tokens < capacity`."""
+        `last_token`, `index`, `parent_key`, `block_ids`, `history`: the caller does. Rows must have
+        `tokens < capacity`."""
 
     @abstractmethod
     def close(self) -> None: ...

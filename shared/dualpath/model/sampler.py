@@ -1,4 +1,4 @@
-"""How a token is chosen: a pure function of the parameters, the token's number and the logits.
+"""How a token is chosen: a pure function of the parameters, the ids before it and the logits.
 
 Neither state nor a stream of random numbers: the same token comes out on whichever worker, and in
 whichever attempt, it is drawn.
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualpath.model.api import ModelError
+from dualpath.model.history import History
 from dualpath.wire.types import Sampled, Sampling
 
 Scores: TypeAlias = NDArray[np.float32]
@@ -20,17 +21,17 @@ _LOOK = 1024
 """So many of the best ids are sorted at first: nearly always enough, and far cheaper than all."""
 
 
-def sample(sampling: Sampling, index: int, logits: Scores) -> Sampled:
+def sample(
+    sampling: Sampling, index: int, logits: Scores, history: History | None = None
+) -> Sampled:
     """Choose generated token number `index` (from 0) by `logits`, `[vocabulary]`, which stay unchanged.
 
-    Order: `min_tokens` (ids of `stop_ids` cannot be chosen before), temperature, `top_k`, `top_p`. Among
-    equal logits the lower id comes first. Log-probabilities are those of the raw logits. Raises ModelError
-    where no logit is a number.
+    Order: `logit_bias`, `repetition_penalty`, presence and frequency penalty, `min_tokens` (ids of `stop_ids`
+    cannot be chosen before), temperature, `min_p`, `top_k`, `top_p`. Among equal logits the lower id comes first.
+    Log-probabilities are those of the raw logits. `history` is needed where `sampling.penalizes`. Raises
+    ModelError where no logit is a number.
     """
-    scores = logits
-    if index < sampling.min_tokens and sampling.stop_ids:
-        scores = logits.copy()
-        scores[[token for token in sampling.stop_ids if 0 <= token < len(scores)]] = -np.inf
+    scores = _adjusted(sampling, index, logits, history)
     best = int(np.argmax(scores))
     if not np.isfinite(scores[best]):
         raise ModelError(
@@ -62,11 +63,42 @@ def best_ids(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     return ids[np.argsort(-scores[ids], kind="stable")]
 
 
+def _adjusted(sampling: Sampling, index: int, logits: Scores, history: History | None) -> Scores:
+    """`logits`, or a copy to which bias, penalties and bans have been applied."""
+    banned = sampling.stop_ids if index < sampling.min_tokens else ()
+    if not (sampling.logit_bias or banned or sampling.penalizes):
+        return logits
+    scores, size = logits.copy(), len(logits)
+    for token, bias in sampling.logit_bias:
+        if token < size:
+            scores[token] += bias
+    if sampling.penalizes:
+        if history is None:
+            raise ValueError("penalties need the ids that came before")
+        _penalize(sampling, scores, history)
+    scores[[token for token in banned if token < size]] = -np.inf
+    return scores
+
+
+def _penalize(sampling: Sampling, scores: Scores, history: History) -> None:
+    generated, counts = history.generated_ids()
+    if sampling.penalizes_prompt:
+        seen = np.union1d(history.prompt_ids(), generated)
+        found = scores[seen]
+        penalty = np.float32(sampling.repetition_penalty)
+        scores[seen] = np.where(found > 0, found / penalty, found * penalty)
+    scores[generated] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(
+        np.float32
+    )
+
+
 def _draw(sampling: Sampling, at: float, scores: Scores) -> int:
-    """Inverse CDF at `at` over the ids in order of probability, cut to `top_k`, then to `top_p`."""
+    """Inverse CDF at `at` over the ids in order of probability, cut by `min_p`, to `top_k`, then to `top_p`."""
     size = len(scores)
     scaled = scores.astype(np.float64) / sampling.temperature
     weights = np.exp(scaled - scaled.max())
+    if sampling.min_p:
+        weights[weights < sampling.min_p] = 0.0
     limited = 0 < sampling.top_k < size
     ids = best_ids(scaled, sampling.top_k)[: sampling.top_k] if limited else best_ids(scaled, _LOOK)
     cumulative = np.cumsum(weights[ids])

@@ -25,6 +25,9 @@ from dualpath.wire.types import Sampled, Sampling
 States = NDArray[np.uint64]
 """One 64-bit word per token, from which its rows in all layers follow."""
 
+NEVER = -100.0
+"""The bias that bans a token, as OpenAI's API has it."""
+
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _PIECE_BYTES = 1 << 22
@@ -119,17 +122,20 @@ def next_token(digests: Sequence[int], index: int, sampling: Sampling, vocab_siz
     """Generated token number `index`, where `digests` are those of all layers' rows so far.
 
     The seed counts only where `temperature` > 0. Stop ids give way to the next id while `index` is below
-    `min_tokens`. Log-probabilities are made up, consistent (they sum to less than 1) and reproducible.
+    `min_tokens`, and ids whose bias is −100 always do. Log-probabilities are made up, consistent (they sum to less
+    than 1) and reproducible.
     """
     seed = sampling.seed & _MASK if sampling.temperature > 0 else 0
     first = xxh3_64_intdigest(struct.pack(f"<{len(digests)}QQQ", *digests, index, seed))
-    banned = frozenset(sampling.stop_ids) if index < sampling.min_tokens else frozenset()
+    banned = {token for token, bias in sampling.logit_bias if bias <= NEVER}
+    if index < sampling.min_tokens:
+        banned.update(sampling.stop_ids)
     allowed = (
         token for k in range(vocab_size) if (token := (first + k) % vocab_size) not in banned
     )
     best = list(islice(allowed, max(sampling.top_logprobs or 0, 1)))
     if not best:
-        raise ValueError("all ids of the vocabulary are stop ids; nothing can be sampled")
+        raise ValueError("all ids of the vocabulary are banned; nothing can be sampled")
     if sampling.top_logprobs is None:
         return Sampled(best[0])
     ranked = tuple((token, -math.log(2) * (k + 1)) for k, token in enumerate(best))

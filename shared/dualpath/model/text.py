@@ -7,6 +7,7 @@ ids becomes text in `dualpath.model.text_stream`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import tokenizers
 
 from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import byte_alphabet
+
+_PROBE = "A é\n"
 
 _BYTE_OF = {visible: byte for byte, visible in enumerate(byte_alphabet())}
 
@@ -50,6 +53,20 @@ class Tokenizer:
         """Ids of `text`; the model's BOS and such are added where asked. Runs without the GIL."""
         # The batch call gives the interpreter free while it works; `encode` does not.
         return self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def encode_parts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without special tokens of its own."""
+        parts = self._core.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [part.ids for part in parts]
+
+    @property
+    def splits(self) -> bool:
+        """Whether a text may be encoded in parts: none gets a space in front, or becomes another text."""
+        return self.decode(self.encode_parts([_PROBE])[0]) == _PROBE
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of ids, special tokens with their names."""
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for, of a special token its name; ids without a token are empty."""

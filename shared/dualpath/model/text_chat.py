@@ -69,6 +69,16 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ChatError(f"the model's chat template refuses these messages: {error}") from error
 
+    def opening(self) -> str:
+        """The text after which the model answers; empty where the template has no such text."""
+        chat = [{"role": "user", "content": "x"}]
+        try:
+            asked = self.render(chat)
+            told = self.render(chat, add_generation_prompt=False)
+        except ChatError:
+            return ""
+        return asked.removeprefix(told) if asked.startswith(told) else ""
+
 
 def flatten_content(content: str | Iterable[Mapping[str, Any]]) -> str:
     """Text parts as one text, a line break between two of them."""

@@ -31,6 +31,11 @@ class Detokenizer:
             )
         )
 
+    @property
+    def pending(self) -> bool:
+        """Whether the text so far ends within a character."""
+        return bool(self._utf8.getstate()[0])
+
     def finish(self) -> str:
         """The sequence has ended: U+FFFD where it ends within a character, else nothing."""
         return self._utf8.decode(b"", final=True)

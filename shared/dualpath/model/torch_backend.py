@@ -19,6 +19,7 @@ from dualpath.model.api import (
     PrefillRow,
 )
 from dualpath.model.attention import LayerRows, layer_rows
+from dualpath.model.history import History
 from dualpath.model.sampler import Scores, sample
 from dualpath.model.spec import ModelSpec
 from dualpath.model.torch_memory import TorchBuffer
@@ -122,7 +123,7 @@ class TorchPrefill(PrefillForward):
         for number, scores in zip(ending, logits, strict=True):
             row = self._rows[number]
             assert row.sample is not None
-            results[number] = _sample(row.sample, row.index, scores)
+            results[number] = _sample(row.sample, row.index, scores, row.history)
         return results
 
 
@@ -146,14 +147,17 @@ def _decode(model: TorchModel, rows: Sequence[DecodeRow]) -> list[Sampled | None
         hidden = model.layer(index, hidden, positions, rope, cache)
     logits = model.logits(hidden[0]).numpy()
     return [
-        _sample(row.sampling, row.index, scores) for row, scores in zip(rows, logits, strict=True)
+        _sample(row.sampling, row.index, scores, row.history)
+        for row, scores in zip(rows, logits, strict=True)
     ]
 
 
-def _sample(sampling: Sampling, index: int, scores: Scores) -> Sampled | None:
+def _sample(
+    sampling: Sampling, index: int, scores: Scores, history: History | None
+) -> Sampled | None:
     """None where no score is a number: the row's KV is damaged, which is no fault of the others."""
     try:
-        return sample(sampling, index, scores)
+        return sample(sampling, index, scores, history)
     except ModelError:
         return None
 

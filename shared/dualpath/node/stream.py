@@ -79,7 +79,7 @@ class TokenStream:
             self.base + start,
             tuple(self.tokens[start:stop]),
             self.finish if ends else None,
-            self.stats if ends else None,
+            self.stats if ends or start == 0 else None,
         )
 
 

@@ -31,6 +31,8 @@ ReadPathChoice = Literal["adaptive", "prefill", "decode", "split", "round-robin"
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
+ApiKey = Annotated[str, Field(pattern=r"^[^=\s]+=[0-9a-fA-F]{64}$")]
+
 AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 NAMED_MODELS = ("smollm2", "tiny", "synthetic")
@@ -206,7 +208,23 @@ class Settings(BaseSettings):
     )
 
     # Limits on clients
+    api_keys: tuple[ApiKey, ...] = Field(
+        (),
+        description="Who may use the API, as NAME=HASH, the SHA-256 of the key in hexadecimal "
+        "(`printf %s KEY | sha256sum`). Default: everybody",
+    )
+    max_requests: int = Field(
+        4096, ge=1, description="Requests that a gateway has at a time; more get 429"
+    )
+    max_requests_per_key: int | None = Field(
+        None, ge=1, description="Of those, one API key's. Default: all"
+    )
     max_body: Bytes = Field(8 << 20, description="Longest request body")
+    answer_memory: Bytes = Field(
+        64 << 20,
+        description="Of a gateway: token ids of answers that it gave, so that chats which send them back hit the "
+        "blocks that generated them",
+    )
     max_queued: int = Field(10_000, ge=1, description="Requests that may wait in the scheduler")
 
     # Logs

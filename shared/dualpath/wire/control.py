@@ -105,6 +105,8 @@ class Submit(Message, frozen=True):
     hit_blocks_estimate: int
     sampling: Sampling
     deadline_s: float
+    priority: int = 0
+    """In the queues, lower goes first; among equals, who came first."""
 
 
 class CancelRequest(Message, frozen=True):
@@ -240,7 +242,8 @@ class TokenPage(Message, frozen=True):
 
 class TokenEvent(Message, frozen=True):
     """Generated tokens of one attempt. `index` counts generated tokens of the *request* from 0, so the
-    gateway can drop what it has and see what it misses. `finish` and `stats` come with the last."""
+    gateway can drop what it has and see what it misses. `finish` comes with the last, `stats` with an attempt's first
+    (who reads what is known then) and its last."""
 
     attempt: Attempt
     index: int
@@ -257,11 +260,13 @@ class TokenEvents(Message, frozen=True):
 
 
 class TokenAck(Value, frozen=True):
-    """Everything below `next_index` has arrived; `finished`: the finish too."""
+    """Everything below `next_index` has arrived; `finished`: the finish too. `stop`: the client has all that it
+    wants, a stop string for example; the decode node ends the request as if the model had."""
 
     attempt: Attempt
     next_index: int
     finished: bool = False
+    stop: bool = False
 
 
 class TokenAcks(Message, frozen=True):

@@ -35,11 +35,11 @@ class Address(Value, frozen=True):
 
 
 class Sampling(Value, frozen=True):
-    """How tokens are chosen: a pure function of this, the token's index and the logits.
+    """How tokens are chosen: a pure function of this, the ids before the token, and the logits.
 
     `seed` is always set (the gateway draws one where the client did not), so that a second attempt
-    samples the same tokens. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off. `top_logprobs`
-    None: no log-probabilities; n: that of the chosen token and of the n best.
+    samples the same tokens. `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and the penalties' 0, 0 and 1
+    are off. `top_logprobs` None: no log-probabilities; n: that of the chosen token and of the n best.
     """
 
     max_tokens: int
@@ -51,6 +51,25 @@ class Sampling(Value, frozen=True):
     stop_ids: tuple[int, ...] = ()
     """Ids that end generation: the model's EOS (unless ignored) and the client's stop ids."""
     top_logprobs: int | None = None
+    min_p: float = 0.0
+    """Tokens less probable than so many times the best are left out."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit once if it was generated before, and for each time that it was."""
+    repetition_penalty: float = 1.0
+    """Divides the logit (multiplies a negative one) of tokens of the prompt and of those generated."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(id, what is added to its logit)."""
+
+    @property
+    def penalizes_prompt(self) -> bool:
+        """Whether the prompt's ids matter."""
+        return self.repetition_penalty != 1
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether ids before a token matter."""
+        return bool(self.presence_penalty or self.frequency_penalty) or self.penalizes_prompt
 
 
 class Sampled(Value, frozen=True):

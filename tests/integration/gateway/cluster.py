@@ -101,13 +101,17 @@ class FakeCluster:
         index: int,
         tokens: list[int] | list[Sampled],
         finish: FinishReason | None = None,
+        *,
+        stats: AttemptStats | None = None,
+        node: str | None = None,
     ) -> None:
         sampled = tuple(t if isinstance(t, Sampled) else Sampled(t) for t in tokens)
-        event = control.TokenEvent(
-            submit.attempt, index, sampled, finish, None if finish is None else STATS
-        )
+        if stats is None and finish is not None:
+            stats = STATS
+        event = control.TokenEvent(submit.attempt, index, sampled, finish, stats)
         await self.bus.publish(
-            control.gateway_subject(submit.gateway_id), control.TokenEvents(NODE, (event,))
+            control.gateway_subject(submit.gateway_id),
+            control.TokenEvents(node or NODE, (event,)),
         )
 
     async def lose(

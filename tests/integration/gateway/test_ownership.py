@@ -91,7 +91,7 @@ async def test_after_too_many_losses_the_client_gets_an_error(harness: Harness) 
 
     harness.cluster.script = script
     response = await complete(harness, stream=True)
-    assert response.status_code == 500
+    assert response.status_code == 503
     assert response.json()["error"]["code"] == "transfer"
     assert len(harness.cluster.submits) == harness.settings.max_attempts
 
@@ -322,7 +322,7 @@ async def test_a_silent_scheduler_is_503_and_unhealthy(
     response = await complete(harness)
     assert response.status_code == 503
     assert response.headers["retry-after"]
-    health = await harness.http.get("/health")
+    health = await harness.http.get("/ready")
     assert health.status_code == 503
     assert "scheduler" in health.json()["detail"]
     harness.cluster.silent = False
@@ -425,6 +425,7 @@ async def test_metrics_count_requests_by_outcome(harness: Harness) -> None:
     assert [(pool["name"], pool["used"]) for pool in pools] == [
         ("gateway_requests", 0),
         ("gateway_cancellations", 0),
+        ("gateway_places", 0),
     ]
     await harness.http.get("/nowhere")
     assert (

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualpath.gateway.answers import ChatFormat, CompletionFormat, Usage
-from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.answers import (
+    Answer,
+    AnswerFormat,
+    ChatFormat,
+    CompletionFormat,
+    Json,
+    Opening,
+    Usage,
+)
+from dualpath.gateway.pieces import AnswerText, Piece
 from dualpath.gateway.sse import data_event
 from dualpath.model.bytelevel import END_ID, tokenizer_json
 from dualpath.model.text import Tokenizer
-from dualpath.wire.types import Sampled, Sampling
+from dualpath.wire.types import FinishReason, Sampled, Sampling
 
 TOKENIZER = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(300))))
 SAMPLING = Sampling(max_tokens=100, seed=1, stop_ids=(END_ID, ord("!")))
 USAGE = Usage(10, 3, 8)
 
 
-def chat(*, logprobs: int | None = None, prompt_ids: list[int] | None = None) -> ChatFormat:
-    return ChatFormat("id", "model", 7, TOKENIZER, logprobs, prompt_ids)
+def chat(*, logprobs: int | None = None) -> ChatFormat:
+    return ChatFormat("id", "model", 7, TOKENIZER, logprobs)
 
 
-def completion(
-    *, logprobs: int | None = None, prompt_ids: list[int] | None = None
-) -> CompletionFormat:
-    return CompletionFormat("id", "model", 7, TOKENIZER, logprobs, prompt_ids)
+def completion(*, logprobs: int | None = None) -> CompletionFormat:
+    return CompletionFormat("id", "model", 7, TOKENIZER, logprobs)
+
+
+def whole(form: AnswerFormat, piece: Piece, finish: FinishReason = "stop", **opening: Any) -> Json:
+    return form.whole([Answer(Opening(**opening), piece, finish)], USAGE)
 
 
 def sampled(data: bytes) -> list[Sampled]:
@@ -67,7 +78,7 @@ def test_a_character_that_is_never_completed_becomes_one_replacement_at_the_end(
 
 def test_a_whole_chat() -> None:
     piece = AnswerText(TOKENIZER, SAMPLING).add(sampled(b"hey"), last=True)
-    assert chat().whole([piece], "length", USAGE) == {
+    assert whole(chat(), piece, "length") == {
         "id": "chatcmpl-id",
         "object": "chat.completion",
         "created": 7,
@@ -91,9 +102,9 @@ def test_a_whole_chat() -> None:
 
 def test_chunks_carry_role_once_and_no_usage_of_their_own() -> None:
     answer, form = AnswerText(TOKENIZER, SAMPLING), chat()
-    first = form.chunk([answer.add(sampled(b"a"), last=False)], None, first=True)
-    second = form.chunk([answer.add(sampled(b"b"), last=False)], None, first=False)
-    last = form.chunk([], "stop", first=False)
+    first = form.chunk(Opening(), answer.add(sampled(b"a"), last=False), None, first=True)
+    second = form.chunk(Opening(), answer.add(sampled(b"b"), last=False), None, first=False)
+    last = form.chunk(Opening(), Piece(), "stop", first=False)
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": "a"}
     assert second["choices"][0]["delta"] == {"content": "b"}
     assert last["choices"][0]["delta"] == {}
@@ -104,30 +115,40 @@ def test_chunks_carry_role_once_and_no_usage_of_their_own() -> None:
 
 def test_token_ids_come_where_they_were_asked_for() -> None:
     piece = AnswerText(TOKENIZER, SAMPLING).add(sampled(b"a!"), last=True)
-    whole = chat(prompt_ids=[1, 2]).whole([piece], "stop", USAGE)
-    assert whole["prompt_token_ids"] == [1, 2]
-    assert whole["choices"][0]["token_ids"] == [97, 33]
-    form = completion(prompt_ids=[1, 2])
-    assert form.chunk([piece], None, first=True)["choices"][0]["prompt_token_ids"] == [1, 2]
-    assert "prompt_token_ids" not in form.chunk([piece], None, first=False)["choices"][0]
-    assert "token_ids" not in completion().whole([piece], "stop", USAGE)["choices"][0]
+    answer = whole(chat(), piece, prompt_ids=[1, 2])
+    assert answer["prompt_token_ids"] == [1, 2]
+    assert answer["choices"][0]["token_ids"] == [97, 33]
+    form, opening = completion(), Opening(prompt_ids=[1, 2])
+    first, second = (form.chunk(opening, piece, None, first=first) for first in (True, False))
+    assert first["choices"][0]["prompt_token_ids"] == [1, 2]
+    assert "prompt_token_ids" not in second["choices"][0]
+    assert "token_ids" not in whole(completion(), piece)["choices"][0]
+
+
+def test_an_echo_comes_once_and_before_everything() -> None:
+    piece = AnswerText(TOKENIZER, SAMPLING).add(sampled(b"a"), last=False)
+    opening = Opening(2, echo="Say: ")
+    chunks = [completion().chunk(opening, piece, None, first=first) for first in (True, False)]
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["Say: a", "a"]
+    assert [chunk["choices"][0]["index"] for chunk in chunks] == [2, 2]
+    assert whole(completion(), piece, echo="Say: ")["choices"][0]["text"] == "Say: a"
 
 
 def test_half_a_character_is_worth_a_chunk_only_for_its_log_probability_or_id() -> None:
     half = AnswerText(TOKENIZER, SAMPLING).add(sampled("é".encode()[:1]), last=False)
-    assert not chat().says_something(half)
-    assert chat(logprobs=0).says_something(half)
-    assert completion(prompt_ids=[1]).says_something(half)
+    assert not chat().says_something(Opening(), half)
+    assert chat(logprobs=0).says_something(Opening(), half)
+    assert completion().says_something(Opening(prompt_ids=[1]), half)
 
 
 def test_log_probabilities_are_json_even_where_they_are_infinite() -> None:
     token = Sampled(97, -math.inf, ((98, -0.1), (97, -math.inf)))
     piece = AnswerText(TOKENIZER, SAMPLING).add([token], last=True)
     for form in (chat(logprobs=1), completion(logprobs=1)):
-        text = data_event(form.whole([piece], "length", USAGE)).decode()
+        text = data_event(whole(form, piece)).decode()
         logprobs = json.loads(text.removeprefix("data: "))["choices"][0]["logprobs"]
         assert "-9999.0" in str(logprobs)
-    (entry,) = chat(logprobs=1).whole([piece], "length", USAGE)["choices"][0]["logprobs"]["content"]
+    (entry,) = whole(chat(logprobs=1), piece)["choices"][0]["logprobs"]["content"]
     assert [best["token"] for best in entry["top_logprobs"]] == ["b"]
 
 

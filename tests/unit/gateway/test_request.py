@@ -9,7 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dualpath.blocks import BlockKeys, pack_keys, root_key
 from dualpath.blocks.keys import unpack_tokens
 from dualpath.gateway.request import PAGE_TOKENS, Request, done_with
-from dualpath.wire.control import AttemptOver, Refused, TokenEvent, TokenPage, TokenRequest
+from dualpath.wire.control import (
+    AttemptOver,
+    Refused,
+    TokenAck,
+    TokenEvent,
+    TokenPage,
+    TokenRequest,
+)
 from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled, Sampling
 
 ROOT = root_key("model")
@@ -246,3 +253,73 @@ class Delivery(RuleBasedStateMachine):
 
 TestDelivery = Delivery.TestCase
 TestDelivery.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+# ── a client that has all that it wants ────────────────────────────────────────────────────────────
+def test_after_a_stop_string_nothing_more_is_taken_and_the_node_is_told_to_stop() -> None:
+    request = make([1, 2])
+    request.receive(event(request, 0, [5, 6, 7]))
+    request.take()
+    request.stop_after(2)
+    assert request.ack() == TokenAck(request.attempt, 3, stop=True)
+    assert request.receive(event(request, 3, [8])) == TokenAck(request.attempt, 4, stop=True)
+    assert [token.token_id for token in request.generated] == [5, 6]
+    assert not request.over
+    ack = request.receive(event(request, 4, [9], "length"))
+    assert (ack.finished, ack.stop, request.finish) == (True, False, "stop")
+    assert request.over
+    assert request.take() == []
+
+
+def test_a_stopped_request_that_loses_its_attempt_is_finished() -> None:
+    for end in ("lose", "forget"):
+        request = make([1, 2], max_attempts=1)
+        request.receive(event(request, 0, [5, 6]))
+        request.take()
+        request.stop_after(1)
+        if end == "lose":
+            request.lose(over(request, retry=False))
+        else:
+            request.forgotten()
+        assert (request.finish, request.lost, request.submit_due) == ("stop", None, False)
+        assert request.over
+
+
+def test_a_client_may_stop_waiting_for_the_cluster_which_must_then_be_told() -> None:
+    request = make([1, 2])
+    request.receive(event(request, 0, [5, 6]))
+    request.take()
+    request.stop_after(1)
+    request.stop_waiting()
+    assert request.finish == "stop"
+    assert not request.over
+
+
+def test_a_stop_string_in_the_last_tokens_is_the_reason_of_the_end() -> None:
+    request = make([1, 2])
+    request.receive(event(request, 0, [5, 6, 7], "length"))
+    request.take()
+    request.stop_after(2)
+    assert (request.finish, request.over, len(request.generated)) == ("stop", True, 2)
+
+
+def test_a_stop_string_found_between_two_attempts_needs_no_other() -> None:
+    request = make([1, 2])
+    request.receive(event(request, 0, [5, 6]))
+    request.lose(over(request))
+    request.take()
+    request.stop_after(2)
+    assert (request.finish, request.over, request.submit_due) == ("stop", True, False)
+
+
+def test_cached_tokens_are_those_that_the_first_attempt_read() -> None:
+    """A later one reads what the first has computed."""
+    request = make([1, 2, 3])
+    first = TokenEvent(request.attempt, 0, (Sampled(5),), None, AttemptStats(hit_tokens=1))
+    request.receive(first)
+    assert request.cached_tokens == 1
+    request.lose(over(request))
+    request.begin_attempt()
+    request.receive(event(request, 1, [6], "length"))
+    assert request.stats.hit_tokens == 100
+    assert request.cached_tokens == 1

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from dualpath.model.api import ModelError
+from dualpath.model.history import History, history_start, make_history
 from dualpath.model.sampler import best_ids, sample, uniform
 from dualpath.wire.types import Sampled, Sampling
 
@@ -30,6 +31,7 @@ sampling = st.builds(
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
     top_p=st.sampled_from([0.0501, 0.4937, 0.9123, 1.0]),
     top_k=st.sampled_from([0, 1, 3, 1000]),
+    min_p=st.sampled_from([0.0, 0.0511, 0.507, 1.0]),
 )
 
 
@@ -39,6 +41,7 @@ def slow_draw(parameters: Sampling, at: float, scores: NDArray[np.float32]) -> i
     ids = ids[: parameters.top_k or len(ids)]
     peak = float(scores[ids[0]])
     weights = [math.exp((float(scores[token]) - peak) / parameters.temperature) for token in ids]
+    weights = [weight for weight in weights if weight >= parameters.min_p]
     total, reached, kept = math.fsum(weights), 0.0, 0
     for weight in weights:
         kept += 1
@@ -148,3 +151,77 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
         sample(Sampling(max_tokens=1, seed=0), 0, np.array([0.0, np.nan], np.float32))
     with pytest.raises(ModelError, match="not finite"):
         sample(Sampling(max_tokens=1, seed=0), 0, np.array([-np.inf], np.float32))
+
+
+# ── penalties and bias ─────────────────────────────────────────────────────────────────────────────
+penalties = st.builds(
+    Sampling,
+    max_tokens=st.just(8),
+    seed=st.just(0),
+    presence_penalty=st.sampled_from([-2.0, 0.0, 0.75]),
+    frequency_penalty=st.sampled_from([-0.5, 0.0, 0.25]),
+    repetition_penalty=st.sampled_from([0.5, 1.0, 1.25]),
+    logit_bias=st.sampled_from([(), ((0, 3.0), (2, -100.0)), ((1, 0.5), (99, 1.0))]),
+)
+ids = st.lists(st.integers(0, 3), max_size=6)
+
+
+def slow_scores(
+    parameters: Sampling, scores: NDArray[np.float32], prompt: list[int], generated: list[int]
+) -> list[float]:
+    """The definition, token by token."""
+    adjusted = []
+    for token, raw in enumerate(scores.tolist()):
+        score = raw + dict(parameters.logit_bias).get(token, 0.0)
+        if token in prompt or token in generated:
+            factor = parameters.repetition_penalty
+            score = score / factor if score > 0 else score * factor
+        if token in generated:
+            score -= parameters.presence_penalty
+        adjusted.append(score - parameters.frequency_penalty * generated.count(token))
+    return adjusted
+
+
+@given(arrays(np.float32, 4, elements=st.integers(-8, 8).map(lambda n: n / 4)), penalties, ids, ids)
+def test_penalties_and_bias_follow_their_definition(
+    scores: NDArray[np.float32], parameters: Sampling, prompt: list[int], generated: list[int]
+) -> None:
+    before = scores.copy()
+    result = sample(parameters, len(generated), scores, History(parameters, prompt, generated))
+    wanted = slow_scores(parameters, scores, prompt, generated)
+    assert wanted[result.token_id] == pytest.approx(max(wanted), abs=1e-5)
+    assert np.array_equal(scores, before)
+
+
+@given(penalties, ids, ids, st.integers(0, 6))
+def test_a_worker_that_takes_over_has_the_same_history(
+    parameters: Sampling, prompt: list[int], generated: list[int], split: int
+) -> None:
+    """Token by token on one worker, or made anew of ids on another."""
+    kept = History(parameters, prompt)
+    for token in generated:
+        kept.append(token)
+    sequence = prompt + generated
+    start = history_start(parameters, len(sequence), len(generated))
+    again = make_history(parameters, sequence[start:], len(generated))
+    scores = np.zeros(4, np.float32)
+    if again is None:
+        assert start == len(sequence)
+        assert not parameters.penalizes
+    else:
+        index = len(generated)
+        assert sample(parameters, index, scores, again) == sample(parameters, index, scores, kept)
+
+
+def test_penalties_without_what_came_before_are_an_error() -> None:
+    with pytest.raises(ValueError, match="ids that came before"):
+        sample(Sampling(max_tokens=1, seed=0, presence_penalty=1), 0, np.zeros(2, np.float32))
+
+
+def test_a_bias_of_a_hundred_chooses_and_forbids() -> None:
+    scores = np.array([1.0, 2.0, 3.0], np.float32)
+    for temperature in (0.0, 1.0):
+        only = Sampling(max_tokens=1, seed=0, temperature=temperature, logit_bias=((0, 100.0),))
+        never = Sampling(max_tokens=1, seed=0, temperature=temperature, logit_bias=((2, -100.0),))
+        assert all(sample(only, index, scores).token_id == 0 for index in range(50))
+        assert all(sample(never, index, scores).token_id != 2 for index in range(50))

@@ -239,13 +239,19 @@ class World:
         return node
 
     def submit(
-        self, request: str, tokens: int = 100, hits: int = 0, number: int = 1, **fields: float
+        self,
+        request: str,
+        tokens: int = 100,
+        hits: int = 0,
+        number: int = 1,
+        priority: int = 0,
+        **fields: float,
     ) -> Message:
         attempt = Attempt(request, number)
         answer = self.tell(
             control.Submit(
                 attempt, "gw", tokens, 0, b"root", bytes(16 * (tokens // BLOCK)), hits,
-                Sampling(16, 0), fields.get("deadline_s", 1000.0),
+                Sampling(16, 0), fields.get("deadline_s", 1000.0), priority,
             )
         )  # fmt: skip
         if isinstance(answer, control.Ok) and attempt not in self.submitted:

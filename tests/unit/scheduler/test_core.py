@@ -184,6 +184,26 @@ def test_the_prefill_queue_is_in_order_of_the_slots() -> None:
     assert paired == [a("r3"), a("r1"), a("r2")]
 
 
+def test_in_both_queues_lower_priorities_go_first_and_equals_in_order() -> None:
+    world, _, de = small(prefill_tokens=128)
+    world.submit("large", 900)
+    world.settle()
+    for name, priority in (("late", 5), ("r1", 0), ("r2", 0), ("first", -1)):
+        world.submit(name, 100, priority=priority)
+    world.tell(control.CancelRequest(a("large"), "gone"))
+    world.settle()
+    placed = [s.attempt for s in world.sent if isinstance(s.message, control.AssignDecode)][1:]
+    assert placed == [a("first"), a("r1"), a("r2"), a("late")]
+    for name in ("late", "r2", "r1", "first"):
+        world.slots_ready(de, a(name))
+    world.settle()
+    paired = [s.attempt for s in world.sent if isinstance(s.message, control.AssignPrefill)]
+    queue = [record.attempt for record in world.core.pairing.prefill_queue.values()]
+    # Two are paired at once, whoever they are; the others wait in order.
+    assert paired == [a("late"), a("r2")]
+    assert queue == [a("first"), a("r1")]
+
+
 def test_a_retried_request_takes_its_old_place() -> None:
     world, pe, de = small()
     world.submit("old", 900)
@@ -286,7 +306,7 @@ def test_the_shorter_read_queue_reads_and_reads_just_assigned_count() -> None:
     ("changes", "words"),
     [
         ({"fingerprint": "other"}, "fingerprint other, this cluster fp"),
-        ({"protocol": PROTOCOL_VERSION + 1}, "protocol version 2, the scheduler 1"),
+        ({"protocol": PROTOCOL_VERSION + 1}, f"version {PROTOCOL_VERSION + 1}, the scheduler {PROTOCOL_VERSION}"),
         ({"block_tokens": 32}, "blocks of 32 tokens, this cluster of 16"),
         ({"engines": ()}, "has no engines"),
     ],

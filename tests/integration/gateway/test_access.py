@@ -1,0 +1,171 @@
+"""Who may use the API, how much of it, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tests.integration.gateway.cluster import answering, silence
+from tests.integration.gateway.conftest import MAX_CONTEXT, Harness
+from tests.support.wait import until
+
+from dualpath.model.bytelevel import START_ID
+
+BODY = {"model": "synthetic", "prompt": "p" * 200}
+HASHES = tuple(
+    f"{name}={hashlib.sha256(key.encode()).hexdigest()}"
+    for name, key in (("ann", "key-a"), ("bob", "key-b"))
+)
+KEYED = pytest.mark.parametrize("gateway_settings", [{"api_keys": HASHES}], indirect=True)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def complete(harness: Harness, key: str | None = None, **more: Any) -> httpx.Response:
+    headers = bearer(key) if key else {}
+    return await harness.http.post("/v1/completions", json=BODY | more, headers=headers)
+
+
+@KEYED
+async def test_only_known_keys_are_served(harness: Harness) -> None:
+    harness.cluster.script = answering("x")
+    for headers in ({}, bearer("key-c"), bearer("key-a key-b"), {"Authorization": "Basic key-a"}):
+        for method, path in (
+            ("POST", "/v1/completions"),
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/tokenize"),
+            ("POST", "/detokenize"),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/models/synthetic"),
+        ):
+            response = await harness.http.request(method, path, headers=headers, json=BODY)
+            assert response.status_code == 401, (path, response.text)
+            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+    assert harness.cluster.submits == []
+    assert (await complete(harness, "key-a")).status_code == 200
+    assert (await harness.http.get("/v1/models", headers=bearer("key-b"))).status_code == 200
+    assert (await harness.http.get("/health")).status_code == 200
+    with pytest.raises(openai.AuthenticationError, match="not known"):
+        await harness.openai.models.list()
+
+
+@KEYED
+async def test_keys_separate_tenants_whatever_salt_they_wish(harness: Harness) -> None:
+    harness.cluster.script = answering("x")
+    (bob,) = (entry.partition("=")[2] for entry in HASHES if entry.startswith("bob"))
+    wishes: list[tuple[str, dict[str, Any]]] = [
+        ("key-a", {}),
+        ("key-b", {}),
+        ("key-a", {"cache_salt": "s"}),
+        ("key-b", {"cache_salt": "s"}),
+        ("key-a", {"cache_salt": f"{bob}:"}),
+    ]
+    for key, more in wishes:
+        assert (await complete(harness, key, **more)).status_code == 200
+    assert len({submit.root for submit in harness.cluster.submits}) == len(wishes)
+
+
+@pytest.mark.parametrize("gateway_settings", [{"max_requests": 2}], indirect=True)
+async def test_beyond_its_bound_a_gateway_says_429_at_once(harness: Harness) -> None:
+    harness.cluster.script = silence
+    held = [asyncio.create_task(complete(harness)) for _ in range(2)]
+    await until(lambda: len(harness.cluster.submits) == 2)
+    response = await complete(harness)
+    assert (response.status_code, response.json()["error"]["code"]) == (429, "capacity")
+    assert response.json()["error"]["type"] == "rate_limit_error"
+    assert response.headers["retry-after"]
+    for task in held:
+        task.cancel()
+    await harness.idle()
+    harness.cluster.script = answering("x")
+    bad = await complete(harness, max_tokens=0)
+    assert bad.status_code == 400
+    for _ in range(3):
+        assert (await complete(harness)).status_code == 200
+    places = [pool.used for pool in harness.gateway.status().pools if "places" in pool.name]
+    assert places == [0]
+
+
+@pytest.mark.parametrize(
+    "gateway_settings", [{"api_keys": HASHES, "max_requests_per_key": 1}], indirect=True
+)
+async def test_one_key_cannot_take_all_places(harness: Harness) -> None:
+    harness.cluster.script = silence
+    held = asyncio.create_task(complete(harness, "key-a"))
+    await until(lambda: harness.cluster.submits)
+    assert (await complete(harness, "key-a")).status_code == 429
+    harness.cluster.script = answering("x")
+    assert (await complete(harness, "key-b")).status_code == 200
+    held.cancel()
+    await harness.idle()
+
+
+async def test_text_and_ids_are_told_both_ways(harness: Harness) -> None:
+    text = "한 👩 <|im_start|>"
+    answer = (await harness.http.post("/tokenize", json={"prompt": text})).json()
+    assert answer["tokens"] == [*"한 👩 ".encode(), START_ID]
+    assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_CONTEXT)
+    back = await harness.http.post("/detokenize", json={"tokens": answer["tokens"]})
+    assert back.json() == {"prompt": text}
+    messages = [{"role": "user", "content": "Hi"}]
+    chat = (await harness.http.post("/tokenize", json={"messages": messages})).json()
+    rendered = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert (await harness.http.post("/detokenize", json={"tokens": chat["tokens"]})).json() == {
+        "prompt": rendered
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/tokenize", {}, 400, None),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}, 400, None),
+        ("/tokenize", {"prompt": 5}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
+        ("/tokenize", {"prompt": "a", "colour": 1}, 400, "colour"),
+        ("/detokenize", {}, 400, "tokens"),
+        ("/detokenize", {"tokens": [400]}, 400, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, 400, "tokens[0]"),
+        ("/detokenize", {"tokens": "x"}, 400, "tokens"),
+    ],
+)
+async def test_wrong_bodies_of_the_tokenizer_are_refused(
+    harness: Harness, path: str, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    response = await harness.http.post(path, json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_gateway_that_is_not_ready_is_alive(harness: Harness) -> None:
+    await harness.cluster.registered.wait()
+    await until(lambda: harness.gateway.healthy()[0])
+    assert (await harness.http.get("/ready")).status_code == 200
+    harness.cluster.registration_refusal = "another model"
+    await until(lambda: not harness.gateway.healthy()[0])
+    ready = await harness.http.get("/ready")
+    assert (ready.status_code, "another model" in ready.json()["detail"]) == (503, True)
+    assert (await harness.http.get("/health")).status_code == 200
+
+
+async def test_the_api_describes_itself(harness: Harness) -> None:
+    document = (await harness.http.get("/openapi.json")).json()
+    body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]
+    name = body["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert "messages" in document["components"]["schemas"][name]["required"]
+    assert (await harness.http.get("/docs")).status_code == 200
+
+    def references(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+            return own.union(*map(references, value.values()))
+        return set().union(*map(references, value)) if isinstance(value, list) else set()
+
+    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) <= schemas
