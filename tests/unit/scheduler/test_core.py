@@ -306,7 +306,10 @@ def test_the_shorter_read_queue_reads_and_reads_just_assigned_count() -> None:
     ("changes", "words"),
     [
         ({"fingerprint": "other"}, "fingerprint other, this cluster fp"),
-        ({"protocol": PROTOCOL_VERSION + 1}, f"version {PROTOCOL_VERSION + 1}, the scheduler {PROTOCOL_VERSION}"),
+        (
+            {"protocol": PROTOCOL_VERSION + 1},
+            f"version {PROTOCOL_VERSION + 1}, the scheduler {PROTOCOL_VERSION}",
+        ),
         ({"block_tokens": 32}, "blocks of 32 tokens, this cluster of 16"),
         ({"engines": ()}, "has no engines"),
     ],
