@@ -74,6 +74,7 @@ class RdmaLink(Link):
         super().fail(reason, graceful=graceful)
         if self._rail is not None:
             self._rail.close()
+            log.info("rdma_down", peer=str(self), written_bytes=self._rail.written_bytes)
         self._asked.close()
         if not self._attached.done():
             self._attached.set_exception(LinkError(f"the link to {self} was lost: {reason}"))
@@ -151,3 +152,4 @@ class RdmaLink(Link):
         if not self._attached.done():
             self._asked.serve(self._rail)
             self._attached.set_result(self._rail)
+            log.info("rdma_up", peer=str(self), lane=self.lane.name, ucx=self._fabric.config)

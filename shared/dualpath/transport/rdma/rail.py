@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from dualpath.transport.rdma.extents import Extent, pair
+from dualpath.transport.rdma.extents import Extent, pair, total
 from dualpath.transport.rdma.nixl import Agent, NixlError
 
 SPIN_S = 0.0005
@@ -47,6 +47,8 @@ class Rail:
         self._flights: set[Flight] = set()
         self._expected = 0
         self._closed = False
+        self.written_bytes = 0
+        """Into the peer's memory, or on the way there."""
         for extent in memory:
             self._agent.register(extent)
 
@@ -76,6 +78,7 @@ class Rail:
         if not self._closed:
             try:
                 flight.handle = self._agent.post(*pair(local, remote))
+                self.written_bytes += total(remote)
                 self._flights.add(flight)
                 self._poller.wake(self)
                 return flight
