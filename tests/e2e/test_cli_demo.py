@@ -13,6 +13,8 @@ from tests.support.cluster import LocalCluster, until
 from dualpath.cluster.home import Home
 from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ClusterRecord, load_record
+from dualpath.model.prepare import prepare_model
+from dualpath.settings import load_settings
 
 COMMAND = [sys.executable, "-m", "dualpath.cli.main", "demo"]
 
@@ -55,19 +57,25 @@ def test_without_a_home_the_answers_tell_what_was_read(
     assert "Cached KV read so far" in ended.stdout
 
 
-def test_its_own_cluster_ends_with_it_and_leaves_nothing(tmp_path: Path) -> None:
+def test_its_own_cluster_ends_with_it_and_leaves_nothing_but_the_users_model(
+    tmp_path: Path,
+) -> None:
+    own = load_settings(model="synthetic", home=tmp_path / "own")
+    model = prepare_model(own, print)
     records: list[ClusterRecord] = []
+    served: set[Path] = set()
 
     def runs() -> bool:
         for home in tmp_path.glob("dualpath-demo-*/home"):
             record = load_record(Home(home))
             if record is not None and record.state == "ready":
                 records.append(record)
+                served.update(path.resolve() for path in Home(home).models.iterdir())
         return bool(records)
 
     with subprocess.Popen(
         [*COMMAND, "--model", "synthetic"],
-        env=environment(TMPDIR=str(tmp_path)),
+        env=environment(TMPDIR=str(tmp_path), DUALPATH_HOME=str(own.home)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -79,6 +87,8 @@ def test_its_own_cluster_ends_with_it_and_leaves_nothing(tmp_path: Path) -> None
     assert b"Traceback" not in errors
     assert not any(alive(service.process) for service in records[0].services)
     assert not list(tmp_path.glob("dualpath-demo-*"))
+    assert model in served
+    assert list(model.iterdir())
 
 
 def test_a_cluster_that_does_not_start_tells_why(tmp_path: Path) -> None:

@@ -56,9 +56,16 @@ class Answer:
 class ApiClient:
     """Talks to the API at `base_url`, which ends in `/v1`. Use as a context manager."""
 
-    def __init__(self, base_url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
             # A proxy of the environment could not reach this machine's own addresses.
             trust_env=not is_local(self.base_url),

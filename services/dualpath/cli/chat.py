@@ -18,6 +18,7 @@ def chat(
     url: str,
     model: str | None,
     *,
+    api_key: str | None,
     system: str | None,
     max_tokens: int | None,
     temperature: float | None,
@@ -27,9 +28,9 @@ def chat(
         # Line editing and history, where this Python has them.
         import readline  # noqa: F401
     try:
-        with ApiClient(url) as client:
+        with ApiClient(url, api_key=api_key) as client:
             name = model or client.served().model
-            print(f"{name} at {client.base_url}; {_HELP}")
+            print(f"{name} at {client.base_url}\n{_HELP}")
             talk = Conversation(
                 client, name, system=system, max_tokens=max_tokens, temperature=temperature
             )
@@ -134,7 +135,7 @@ def how_served(answer: Answer) -> str:
     """The line below an answer."""
     facts = [f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached"]
     if answer.cached_tokens and answer.read_path:
-        facts.append(f"read path {answer.read_path}")
+        facts.append(f"path {answer.read_path}")
     facts.append(f"TTFT {answer.ttft_s:.2f} s")
     if answer.tokens_per_s is not None:
         facts.append(f"{answer.tokens_per_s:.1f} tokens/s")

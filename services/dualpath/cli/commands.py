@@ -18,7 +18,7 @@ from dualpath.cluster.nats_server import NAME as NATS
 from dualpath.cluster.output import Console
 from dualpath.cluster.plan import start_stages
 from dualpath.cluster.stop import NotStopped, stop_cluster
-from dualpath.settings import Settings, load_settings
+from dualpath.settings import Settings, load_settings, shell_path
 
 
 def up(config: Path | None, given: Mapping[str, Any], *, detach: bool) -> int:
@@ -64,7 +64,10 @@ def status(config: Path | None, home: Path | None, *, as_json: bool) -> int:
         complain(str(error))
         return 1
     if found is None:
-        complain(f"no cluster runs on {settings.home}")
+        complain(
+            f"no cluster runs on {shell_path(settings.home)}; `dualpath up` starts one, "
+            "--home names another place"
+        )
         return NOT_RUNNING
     if as_json:
         print(msgspec.json.encode(dataclasses.asdict(found)).decode())
@@ -83,9 +86,11 @@ def down(config: Path | None, home: Path | None) -> int:
         complain(str(error))
         return 1
     if record is None:
-        print(f"no cluster runs on {settings.home}")
+        print(f"no cluster runs on {shell_path(settings.home)}")
     else:
-        print(f"stopped the cluster on {settings.home} ({len(record.services)} processes)")
+        print(
+            f"stopped the cluster on {shell_path(settings.home)} ({len(record.services)} processes)"
+        )
     return 0
 
 

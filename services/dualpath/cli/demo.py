@@ -19,9 +19,9 @@ from dualpath.settings import load_settings
 from dualpath.settings.settings import NAMED_MODELS
 
 
-def demo(model: str | None, url: str | None, console: Console | None = None) -> int:
+def demo(model: str | None, url: str | None, *, api_key: str | None = None) -> int:
     """Exit code: 0 all turns were shown, 1 the cluster failed, 2 wrong use, 130 after Ctrl-C."""
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     if problem := _wrong_use(model, url):
         complain(problem)
         return WRONG_USE
@@ -35,10 +35,10 @@ def demo(model: str | None, url: str | None, console: Console | None = None) -> 
                     console.print(
                         f"The engines are emulated: {EMULATED_TOKEN_S * 1e6:g} µs a prompt token."
                     )
-                _show(record.base_urls[0], home, console)
+                _show(ApiClient(record.base_urls[0], api_key=api_key), home, console)
                 console.print("Stopping the cluster …")
             else:
-                _show(url, _home_of(url), console)
+                _show(ApiClient(url, api_key=api_key), _home_of(url), console)
     except (ApiProblem, NotStarted, ValueError) as error:
         complain(str(error))
         return 1
@@ -55,9 +55,9 @@ def _wrong_use(model: str | None, url: str | None) -> str | None:
     return None
 
 
-def _show(url: str, home: Home | None, console: Console) -> None:
+def _show(api: ApiClient, home: Home | None, console: Console) -> None:
     """Run the agent under the live view; what was measured is shown however it ends."""
-    with ApiClient(url) as client:
+    with api as client:
         served = client.served()
         console.print(f"{served.model} at {client.base_url}", soft_wrap=True)
         with ExitStack() as stack:

@@ -17,7 +17,8 @@ from typing import Self
 from dualpath.cluster.home import Home
 from dualpath.cluster.record import ClusterRecord, load_record
 from dualpath.cluster.status import read_status
-from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX
+from dualpath.model.locate import model_directory
+from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, load_settings
 from dualpath.telemetry.leash import leashed
 from dualpath.wire.types import NicBytes
 
@@ -37,10 +38,15 @@ class NotStarted(Exception):
 
 @contextmanager
 def own_cluster(model: str) -> Iterator[tuple[Home, ClusterRecord]]:
-    """`dualpath up` in a home that exists only as long as it is needed. Settings of the environment hold, but for
-    model, home and port. Raises NotStarted."""
+    """`dualpath up` in a home that exists only as long as it is needed, with the model of the user's own home where
+    that was made there already. Settings of the environment hold, but for model, home and port. Raises NotStarted,
+    and ValueError for settings that are wrong."""
+    made = model_directory(load_settings(model=model))
     with TemporaryDirectory(prefix="dualpath-demo-") as directory:
         home, log = Home(Path(directory) / "home"), Path(directory) / "up.log"
+        if made.is_dir():
+            home.root.mkdir()
+            home.models.symlink_to(made.parent)
         command = [sys.executable, "-m", "dualpath.cli.main", "up", "--model", model]
         command += ["--home", str(home.root), "--port", "0"]
         environment = dict(os.environ)

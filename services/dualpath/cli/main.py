@@ -27,6 +27,14 @@ Config = Annotated[
 ]
 
 
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY", envvar="OPENAI_API_KEY", help="Of the API, where `api_keys` is set."
+    ),
+]
+
+
 @app.callback()
 def root() -> None:
     """Serve an LLM from separate prefill and decode nodes, with its KV-Cache on storage read by both.
@@ -201,6 +209,7 @@ def chat(
     temperature: Annotated[
         float | None, typer.Option(metavar="T", min=0, max=2, help="0 is greedy; default: 1.")
     ] = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Talk to the model of a running cluster.
 
@@ -214,7 +223,14 @@ def chat(
     from dualpath.cli.chat import chat as talk
 
     raise typer.Exit(
-        talk(url, model, system=system, max_tokens=max_tokens, temperature=temperature)
+        talk(
+            url,
+            model,
+            api_key=api_key,
+            system=system,
+            max_tokens=max_tokens,
+            temperature=temperature,
+        )
     )
 
 
@@ -227,6 +243,7 @@ def demo(
         str | None,
         typer.Option(metavar="URL", help="Use the cluster there; default: start one for the demo."),
     ] = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
 
@@ -240,7 +257,7 @@ def demo(
     """
     from dualpath.cli.demo import demo as show
 
-    raise typer.Exit(show(model, url))
+    raise typer.Exit(show(model, url, api_key=api_key))
 
 
 @app.command()

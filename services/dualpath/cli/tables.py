@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -43,7 +44,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
 
 def _table(title: str, *columns: str, numbers: int = 0) -> Table:
     """The last `numbers` columns are flush right."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for position, column in enumerate(columns):
         table.add_column(column, justify="right" if position >= len(columns) - numbers else "left")
     return table
@@ -91,8 +92,9 @@ def _pools(processes: Mapping[str, NodeStatus]) -> Table:
     table = _table("Pools", "process", "pool", "used", "of", "waiting", numbers=3)
     for name, process in processes.items():
         for pool in process.pools:
-            total = str(pool.total or "–")
-            table.add_row(name, pool.name, str(pool.used), total, str(pool.waiting))
+            shown = readable_size if "_bytes" in pool.name else str
+            total = shown(pool.total) if pool.total else "–"
+            table.add_row(name, pool.name, shown(pool.used), total, str(pool.waiting))
     return table
 
 

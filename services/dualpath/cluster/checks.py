@@ -78,10 +78,11 @@ def check_ports(settings: Settings) -> Iterator[str]:
                 yield f"host {settings.host} cannot be bound ({error}); set an address of this machine"
 
 
-def bottleneck_line(settings: Settings) -> str:
-    """The check of the paper's §3 for the cluster's shape."""
-    assumed = ", taking SNIC = CNIC as no bandwidths are set" if _unpaced(settings) else ""
-    return f"bottleneck check (paper §3{assumed}): {bottleneck_report(settings).sentence()}"
+def bottleneck_line(settings: Settings) -> str | None:
+    """The check of the paper's §3 for the cluster's shape; None where NICs are not paced, which limits none."""
+    if None in settings.nic_bandwidths:
+        return None
+    return f"bottleneck check (paper §3): {bottleneck_report(settings).sentence()}"
 
 
 def bottleneck_report(settings: Settings) -> BottleneckReport:
@@ -92,10 +93,6 @@ def bottleneck_report(settings: Settings) -> BottleneckReport:
     else:
         ratio, dram = snic / cnic, settings.dram_bandwidth / snic
     return bottleneck_free(settings.prefill, settings.decode, settings.engines, ratio, dram)
-
-
-def _unpaced(settings: Settings) -> bool:
-    return None in settings.nic_bandwidths
 
 
 def memory_note(settings: Settings, meminfo: Path = Path("/proc/meminfo")) -> str | None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dualpath.cluster.invocation import command_on
+
 
 class HomeBusy(Exception):
     """Another cluster runs on this home."""
@@ -74,7 +76,7 @@ class Home:
                 holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
                 raise HomeBusy(
                     f"a cluster already runs on {self.root} (supervisor pid {holder or 'unknown'}); "
-                    f"stop it with `dualpath down --home {self.root}`, or choose another --home"
+                    f"stop it with `{command_on(self.root, 'down')}`, or choose another --home"
                 ) from None
             os.truncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())

@@ -163,7 +163,8 @@ class Supervisor:
             raise CannotStart(str(error)) from None
         if problems := check_capacity(self._settings, spec.geometry, spec.max_context):
             raise CannotStart("\n".join(problems))
-        self._console.say(checks.bottleneck_line(settings))
+        if line := checks.bottleneck_line(settings):
+            self._console.say(line)
         if note := checks.memory_note(settings):
             self._console.say(f"note: {note}")
         return spec

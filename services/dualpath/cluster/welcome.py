@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 
+from dualpath.cluster.invocation import command_on, program
 from dualpath.cluster.record import ClusterRecord
 from dualpath.settings import Settings
 
 
-def curl_line(base_url: str, model: str) -> str:
-    """A request that works when pasted into a shell."""
+def curl_line(base_url: str, model: str, *, key: bool = False) -> str:
+    """A request that works when pasted into a shell; with `key`, where that has one as OPENAI_API_KEY."""
     body = json.dumps(
         {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 32}
     ).replace("'", "'\\''")
-    return f"curl {base_url}/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+    headers = "-H 'Content-Type: application/json'"
+    if key:
+        headers += ' -H "Authorization: Bearer $OPENAI_API_KEY"'
+    return f"curl {base_url}/chat/completions {headers} -d '{body}'"
 
 
 def welcome(record: ClusterRecord, settings: Settings) -> str:
@@ -25,12 +29,15 @@ def welcome(record: ClusterRecord, settings: Settings) -> str:
     )
     lines = [
         "",
-        f"DualPath serves {record.model} at {' and '.join(urls)}  ({shape})",
+        f"DualPath serves {record.model} at {' and '.join(urls)}",
+        f"({shape}).",
+        "Ctrl-C stops it. From another terminal:",
         "",
-        f"  {curl_line(urls[0], record.model)}",
+        f"  {curl_line(urls[0], record.model, key=bool(settings.api_keys))}",
         "",
-        f"  dualpath status --home {settings.home}",
-        f"  dualpath down --home {settings.home}",
+        f"  {program()} chat --url {urls[0]}",
+        f"  {command_on(settings.home, 'status')}",
+        f"  {command_on(settings.home, 'down')}",
         "",
     ]
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from dualpath.model.bytelevel import write_tokenizer
 from dualpath.model.checkpoint import weight_files
 from dualpath.model.locate import NAMED, model_directory, resolve_dtype
 from dualpath.model.tiny import write_tiny
-from dualpath.settings import Settings, load_settings
+from dualpath.settings import Settings, load_settings, shell_path
 from dualpath.telemetry.leash import leashed
 
 Progress = Callable[[str], None]
@@ -131,7 +131,8 @@ def _locked(target: Path) -> Iterator[int]:
 def main() -> int:
     """Prepare the model of the settings (file and environment), and print where it is."""
     try:
-        print(prepare_model(load_settings(), lambda line: print(line, file=sys.stderr)))
+        directory = prepare_model(load_settings(), lambda line: print(line, file=sys.stderr))
+        print(shell_path(directory))
     except (ModelError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,5 +1,6 @@
 """All settings of a cluster, from a TOML file, `DUALPATH_…` variables and the command line."""
 
+from dualpath.settings.places import default_home, shell_path, short_path
 from dualpath.settings.settings import (
     CONFIG_VARIABLE,
     ENV_PREFIX,
@@ -19,8 +20,11 @@ __all__ = [
     "ReadPathChoice",
     "Settings",
     "SyntheticProfile",
+    "default_home",
     "dump_settings",
     "load_settings",
     "parse_bytes",
     "parse_rate",
+    "shell_path",
+    "short_path",
 ]

@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from dualpath.settings.mistakes import file_mistake, sentence, unknown_variables
+from dualpath.settings.places import default_home
 from dualpath.settings.units import parse_bytes, parse_rate
 
 Mode = Literal["basic", "pe-only", "dualpath", "oracle"]
@@ -122,9 +123,7 @@ class Settings(BaseSettings):
     )
     port: int = Field(8000, ge=0, le=65535, description="The gateway's port; 0: any free one")
     home: AbsolutePath = Field(
-        default_factory=lambda: (
-            Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "dualpath"
-        ),
+        default_factory=default_home,
         description="Everything that the cluster keeps: models, store, logs, run state",
     )
     nats_url: str | None = Field(None, description="A NATS server to use; default: start one")

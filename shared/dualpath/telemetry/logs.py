@@ -30,7 +30,8 @@ MASKED = frozenset(
 def configure_logging(service: str, *, fmt: str, level: str) -> None:
     """Send all logs of this process, the standard library's included, to stderr.
 
-    `fmt` is `console` or `json`, `level` one of debug, info, warning, error. Every line names `service`.
+    `fmt` is `console` or `json`, `level` one of debug, info, warning, error. Every line of JSON names `service` and
+    `pid`; those for people stand beside the name already, on the supervisor's console and in the log's own.
     Raises ValueError for another format or level.
     """
     if fmt not in ("console", "json"):
@@ -40,9 +41,11 @@ def configure_logging(service: str, *, fmt: str, level: str) -> None:
         raise ValueError(f"log level {level!r} is unknown; use debug, info, warning or error")
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        _adder(service),
+        _adder(service, named=fmt == "json"),
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        structlog.processors.TimeStamper(
+            fmt="iso" if fmt == "json" else "%Y-%m-%d %H:%M:%S", utc=True, key="ts"
+        ),
         _mask,
     ]
     render = _renderers(fmt)
@@ -88,12 +91,13 @@ def request_context(attempt: Attempt | None) -> Iterator[None]:
         yield
 
 
-def _adder(service: str) -> Processor:
+def _adder(service: str, *, named: bool) -> Processor:
     pid = os.getpid()
 
     def add(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        event.setdefault("service", service)
-        event.setdefault("pid", pid)
+        if named:
+            event.setdefault("service", service)
+            event.setdefault("pid", pid)
         # structlog takes no initial value of the name `logger`.
         if "logger_name" in event:
             event["logger"] = event.pop("logger_name")
@@ -120,5 +124,7 @@ def _renderers(fmt: str) -> list[Any]:
             # The rich formatter would print local variables: prompts and secrets among them.
             exception_formatter=structlog.dev.plain_traceback,
             timestamp_key="ts",
+            pad_event_to=0,
+            pad_level=False,
         )
     ]

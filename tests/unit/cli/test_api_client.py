@@ -142,3 +142,18 @@ def test_proxies_are_not_asked_for_this_machine() -> None:
     assert is_local("http://localhost:8000/v1")
     assert is_local("http://[::1]:8000/v1")
     assert not is_local("https://api.example.org/v1")
+
+
+def test_a_key_is_sent_where_there_is_one() -> None:
+    sent: list[str | None] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("Authorization"))
+        return httpx.Response(200, json={"data": [{"id": "m"}]})
+
+    for key in ("k", None):
+        with ApiClient(
+            "http://127.0.0.1:1/v1", api_key=key, transport=httpx.MockTransport(serve)
+        ) as client:
+            client.served()
+    assert sent == ["Bearer k", None]

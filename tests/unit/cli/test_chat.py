@@ -92,7 +92,7 @@ def test_ctrl_c_in_an_answer_keeps_what_came() -> None:
 def test_the_line_below_an_answer() -> None:
     warm = Answer("x", 600, 512, 20, 0.214, 18.24, "decode", (0, 9))
     assert how_served(warm) == (
-        "[512 of 600 prompt tokens cached · read path decode · TTFT 0.21 s · 18.2 tokens/s]"
+        "[512 of 600 prompt tokens cached · path decode · TTFT 0.21 s · 18.2 tokens/s]"
     )
     cold = Answer("x", 60, 0, 1, 1.0, None, "none", (0, 0))
     assert how_served(cold) == "[0 of 60 prompt tokens cached · TTFT 1.00 s]"

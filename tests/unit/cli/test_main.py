@@ -100,7 +100,7 @@ def test_what_up_cannot_do_is_said_in_a_sentence_with_exit_code_2(
 def test_without_a_cluster_status_says_so_and_down_is_content(tmp_path: Path) -> None:
     status = dualpath("status", "--home", str(tmp_path))
     assert (status.returncode, status.stdout) == (3, "")
-    assert status.stderr == f"dualpath: no cluster runs on {tmp_path}\n"
+    assert status.stderr.startswith(f"dualpath: no cluster runs on {tmp_path}; `dualpath up`")
     down = dualpath("down", "--home", str(tmp_path))
     assert (down.returncode, down.stdout) == (0, f"no cluster runs on {tmp_path}\n")
     assert not list(tmp_path.iterdir()), "asking leaves nothing behind"
