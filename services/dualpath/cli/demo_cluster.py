@@ -20,7 +20,7 @@ from dualpath.cluster.status import read_status
 from dualpath.model.locate import model_directory
 from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, load_settings
 from dualpath.telemetry.leash import leashed
-from dualpath.wire.types import NicBytes
+from dualpath.wire.types import NicUse
 
 EMULATED_TOKEN_S = 2e-4
 """Time of a computed prompt token on the demo's synthetic engines: of a large model rather than of none."""
@@ -101,11 +101,11 @@ class NicWatch:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._latest: tuple[NicBytes, ...] = ()
+        self._latest: tuple[NicUse, ...] = ()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="NIC watch")
 
-    def latest(self) -> tuple[NicBytes, ...]:
+    def latest(self) -> tuple[NicUse, ...]:
         return self._latest
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from dualpath.cli.agent import TURNS, Turn
 from dualpath.cli.tables import readable_size
-from dualpath.wire.types import NicBytes
+from dualpath.wire.types import NicUse
 
 _PATHS = {
     "prefill": "prefill node (PE)",
@@ -34,7 +34,7 @@ class NicTotal:
     sent: int
 
 
-def totals(nics: Iterable[NicBytes]) -> list[NicTotal]:
+def totals(nics: Iterable[NicUse]) -> list[NicTotal]:
     """Of the NICs of prefill and decode nodes (shards have one too), prefill nodes first, a node's SNIC first."""
     sums: dict[str, dict[str, int]] = {}
     for moved in nics:
@@ -57,7 +57,7 @@ class DemoView:
     """
 
     def __init__(
-        self, nics: Callable[[], Iterable[NicBytes]] | None, height: int | None = None
+        self, nics: Callable[[], Iterable[NicUse]] | None, height: int | None = None
     ) -> None:
         self.turns: list[Turn] = []
         self.height = height

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dualpath.kvstore.disk import DiskStore, namespace_dir
 from dualpath.kvstore.index import BlockName
 from dualpath.kvstore.tasks import Tasks
-from dualpath.lanes.api import Lane, Nic
+from dualpath.lanes.api import Nic
 from dualpath.storage.calls import (
     MAX_DEADLINE_S,
     Refusal,
@@ -29,7 +29,7 @@ from dualpath.storage.writes import WriteCall
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire
-from dualpath.wire.types import Address, NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import Address, NodeStatus, PoolUse
 
 log = get_logger(__name__)
 
@@ -113,12 +113,7 @@ class StorageShard:
                 PoolUse("store_calls", calls, MAX_CALLS_PER_PEER),
                 PoolUse("leases", len(self._leases), 0),
             ),
-            nics=()
-            if nic is None
-            else tuple(
-                NicBytes(nic.name, Lane(lane).name.lower(), direction, nbytes)
-                for (lane, direction), nbytes in nic.moved().items()
-            ),
+            nics=() if nic is None else tuple(nic.uses()),
             counters={
                 "blocks": stat.blocks,
                 "bytes": stat.nbytes,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
+from typing import Literal
+
+from dualpath.wire.types import NicUse
+
+Direction = Literal["tx", "rx"]
 
 
 class Lane(IntEnum):
@@ -22,9 +27,10 @@ class Priority(IntEnum):
 
 
 class Nic(ABC):
-    """One NIC of this process, full duplex. Without a bandwidth it grants at once.
+    """One NIC of this process, full duplex.
 
-    Grants are per chunk of at most `quantum_bytes`: larger ones raise ValueError.
+    Grants are per chunk of at most `quantum_bytes`: larger ones raise ValueError. The pieces of a
+    scatter/gather list are one chunk together: what counts is their bytes.
     """
 
     name: str
@@ -48,5 +54,20 @@ class Nic(ABC):
         """Charge an H2D or D2H of any size, chunk by chunk, to both directions (a loopback RDMA write)."""
 
     @abstractmethod
-    def moved(self) -> dict[tuple[Lane, str], int]:
-        """Bytes since start by lane and direction (`tx`, `rx`), for metrics and status."""
+    def charge(self, lane: Lane, direction: Direction, nbytes: int) -> None:
+        """Pace bytes that go without asking, headers and acknowledgements: later chunks wait for them.
+
+        They are not counted: what is counted is payload.
+        """
+
+    @abstractmethod
+    def moved(self) -> dict[tuple[Lane, Direction], int]:
+        """Bytes of payload since start by lane and direction."""
+
+    @abstractmethod
+    def uses(self) -> list[NicUse]:
+        """What is to be seen of each lane and direction, for metrics and status."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the NIC's timers. Nothing may be under way, nor be asked any more."""

@@ -1,8 +1,9 @@
-"""Which chunk goes next: weighted round robin over lanes, with deficits carried (paper §4). Pure."""
+"""Which chunk goes next: what every arbiter has, and weighted round robin over lanes (paper §4). Pure."""
 
 from __future__ import annotations
 
-from collections import deque
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -12,22 +13,106 @@ T = TypeVar("T")
 class Ticket(Generic[T]):
     """A queued chunk. `item` is the caller's; the rest belongs to the arbiter."""
 
-    __slots__ = ("item", "lane", "nbytes", "queued")
+    __slots__ = ("item", "lane", "nbytes", "priority")
 
-    def __init__(self, item: T, lane: int, nbytes: int) -> None:
+    def __init__(self, item: T, lane: int, nbytes: int, priority: int) -> None:
         self.item = item
         self.lane = lane
         self.nbytes = nbytes
-        self.queued = True
+        self.priority = priority
 
 
-class Arbiter(Generic[T]):
-    """Chooses among the lanes that have something, in proportion to their weights, byte for byte.
+class Arbiter(ABC, Generic[T]):
+    """Queues of chunks, and the choice among lanes, which subclasses make.
+
+    Lanes are numbered from 0. Inside a lane lower priorities go first, each FIFO. Each lane's account is in
+    bytes and carries over what a chunk took too much, so shares hold for any mix of sizes.
+    """
+
+    def __init__(self, lanes: int, priorities: int = 2) -> None:
+        self._queues: list[tuple[OrderedDict[Ticket[T], None], ...]] = [
+            tuple(OrderedDict() for _ in range(priorities)) for _ in range(lanes)
+        ]
+        self._waiting = [0] * lanes
+        self._waiting_bytes = [0] * lanes
+        self._total = 0
+
+    def __len__(self) -> int:
+        return self._total
+
+    def waiting(self, lane: int) -> int:
+        """Chunks that wait in `lane`."""
+        return self._waiting[lane]
+
+    def waiting_bytes(self, lane: int) -> int:
+        """Their bytes."""
+        return self._waiting_bytes[lane]
+
+    @property
+    def contended(self) -> bool:
+        """More than one lane has something waiting."""
+        return self._total > max(self._waiting)
+
+    def push(self, item: T, lane: int, nbytes: int, priority: int = 0) -> Ticket[T]:
+        """Queue a chunk; the ticket is what `cancel` takes."""
+        ticket = Ticket(item, lane, nbytes, priority)
+        self._queues[lane][priority][ticket] = None
+        self._count(ticket, 1)
+        return ticket
+
+    def cancel(self, ticket: Ticket[T]) -> bool:
+        """Take a chunk out of the queue; False where it is not in it any more. Costs its lane nothing."""
+        queue = self._queues[ticket.lane][ticket.priority]
+        if ticket not in queue:
+            return False
+        del queue[ticket]
+        self._count(ticket, -1)
+        return True
+
+    def peek(self) -> Ticket[T] | None:
+        """The chunk that goes next, or None where nothing waits. A push or a cancel may change it."""
+        if not self._total:
+            return None
+        for queue in self._queues[self._choose()]:
+            if queue:
+                return next(iter(queue))
+        raise AssertionError("the chosen lane has something waiting")
+
+    def pop(self) -> Ticket[T] | None:
+        """The chunk that goes now; its lane pays for it."""
+        ticket = self.peek()
+        if ticket is not None:
+            del self._queues[ticket.lane][ticket.priority][ticket]
+            self._count(ticket, -1)
+            self._pay(ticket.lane, ticket.nbytes)
+        return ticket
+
+    @abstractmethod
+    def give_back(self, lane: int, nbytes: int) -> None:
+        """A chunk that was popped is not sent after all: its lane gets back what it paid."""
+
+    @abstractmethod
+    def _choose(self) -> int:
+        """The lane that goes next, of those that have something; asked only when there is one."""
+
+    @abstractmethod
+    def _pay(self, lane: int, nbytes: int) -> None:
+        """`lane`, chosen just now, sends a chunk."""
+
+    def _count(self, ticket: Ticket[T], sign: int) -> None:
+        self._waiting[ticket.lane] += sign
+        self._waiting_bytes[ticket.lane] += sign * ticket.nbytes
+        self._total += sign
+
+
+class WeightedRoundRobin(Arbiter[T]):
+    """Serves the lanes that have something in proportion to their weights, byte for byte.
 
     Each round gives a lane `weight / sum(weights)` of a quantum as credit. A lane may send while it has
-    credit, and what a chunk takes beyond it is carried as debt, so that shares are exact over time whatever
-    the chunks' sizes. Rounds in which nobody could send are skipped: it is work-conserving. A lane without
-    chunks gathers no credit, and owes one chunk at most. Inside a lane lower priorities go first, each FIFO.
+    credit, lower lanes first, and what a chunk takes beyond it is carried as debt. Rounds in which nobody
+    could send are skipped: it is work-conserving, and as every round gives every lane something, nobody
+    starves. A lane without chunks keeps one round's credit at most, with which it goes at once when it
+    comes back, and owes one chunk at most.
     """
 
     def __init__(self, weights: Sequence[int], quantum_bytes: int, priorities: int = 2) -> None:
@@ -35,81 +120,35 @@ class Arbiter(Generic[T]):
             raise ValueError(f"every lane needs a weight of at least 1, not {list(weights)}")
         if quantum_bytes < 1:
             raise ValueError(f"a quantum needs at least one byte, not {quantum_bytes}")
-        self._queues: list[tuple[deque[Ticket[T]], ...]] = [
-            tuple(deque() for _ in range(priorities)) for _ in weights
-        ]
+        super().__init__(len(weights), priorities)
         # Credit is counted in bytes times the sum of weights, which keeps it whole.
-        self._credit = [0] * len(weights)
         self._per_round = [weight * quantum_bytes for weight in weights]
+        self._credit = list(self._per_round)
         self._byte_cost = sum(weights)
-        self._waiting = [0] * len(weights)
-        self._turn = 0
 
-    def __len__(self) -> int:
-        return sum(self._waiting)
+    def give_back(self, lane: int, nbytes: int) -> None:
+        credit = self._credit[lane] + nbytes * self._byte_cost
+        self._credit[lane] = min(credit, self._per_round[lane])
 
-    def waiting(self, lane: int) -> int:
-        """Chunks that wait in `lane`."""
-        return self._waiting[lane]
-
-    def push(self, item: T, lane: int, nbytes: int, priority: int = 0) -> Ticket[T]:
-        """Queue a chunk; the ticket is what `cancel` takes."""
-        ticket = Ticket(item, lane, nbytes)
-        self._queues[lane][priority].append(ticket)
-        self._waiting[lane] += 1
-        return ticket
-
-    def cancel(self, ticket: Ticket[T]) -> bool:
-        """Take a chunk out of the queue; False where it is not in it any more. Costs no credit."""
-        if not ticket.queued:
-            return False
-        ticket.queued = False
-        lane = ticket.lane
-        self._waiting[lane] -= 1
-        for queue in self._queues[lane]:
-            while queue and not queue[0].queued:
-                queue.popleft()
-        return True
-
-    def pop(self) -> Ticket[T] | None:
-        """The chunk that goes now, or None where nothing waits."""
-        active = [lane for lane, count in enumerate(self._waiting) if count]
-        if not active:
-            return None
-        self._skip_idle_rounds(active)
-        lane = self._next_lane()
-        ticket = self._take(lane)
-        self._credit[lane] -= ticket.nbytes * self._byte_cost
-        self._waiting[lane] -= 1
-        return ticket
-
-    def _skip_idle_rounds(self, active: list[int]) -> None:
-        """Play all rounds in which no active lane comes into credit, at once."""
-        rounds = min(
-            0 if self._credit[lane] > 0 else -self._credit[lane] // self._per_round[lane] + 1
-            for lane in active
-        )
-        if not rounds:
-            return
+    def _choose(self) -> int:
+        credit = self._credit
         for lane, waiting in enumerate(self._waiting):
-            credit = self._credit[lane] + rounds * self._per_round[lane]
-            self._credit[lane] = credit if waiting else min(credit, 0)
-
-    def _next_lane(self) -> int:
-        """The lane whose turn it is stays on while it has credit."""
-        lanes = len(self._credit)
-        for step in range(lanes):
-            lane = (self._turn + step) % lanes
-            if self._waiting[lane] and self._credit[lane] > 0:
-                self._turn = lane
+            if waiting and credit[lane] > 0:
                 return lane
-        raise AssertionError("after skipping rounds some waiting lane has credit")
+        self._skip_idle_rounds()
+        return self._choose()
 
-    def _take(self, lane: int) -> Ticket[T]:
-        for queue in self._queues[lane]:
-            while queue:
-                ticket = queue.popleft()
-                if ticket.queued:
-                    ticket.queued = False
-                    return ticket
-        raise AssertionError("a lane that counts waiting chunks holds one")
+    def _pay(self, lane: int, nbytes: int) -> None:
+        self._credit[lane] -= nbytes * self._byte_cost
+
+    def _skip_idle_rounds(self) -> None:
+        """Play all rounds in which no waiting lane comes into credit, and the one in which one does."""
+        rounds = min(
+            -credit // gain + 1
+            for credit, gain, waiting in zip(
+                self._credit, self._per_round, self._waiting, strict=True
+            )
+            if waiting
+        )
+        for lane, gain in enumerate(self._per_round):
+            self._credit[lane] = min(self._credit[lane] + rounds * gain, gain)

@@ -16,6 +16,7 @@ from dualpath.blocks import Phase
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
 from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.lanes.build import nic_of
 from dualpath.lanes.nic import PacedNic
 from dualpath.memory.admission import slots_in
 from dualpath.memory.arena import Arena
@@ -35,7 +36,6 @@ from dualpath.wire.types import (
     Attempt,
     EngineInfo,
     EngineLoad,
-    NicBytes,
     NodeStatus,
     PoolUse,
     Role,
@@ -76,10 +76,11 @@ class Node(ABC):
         self.node_id = node_id
         self.metrics = metrics or Metrics(self.role, node_id)
         snic_rate, self._cnic_rate = settings.nic_bandwidths
-        self.snic = self._nic(f"{node_id}.snic", snic_rate)
+        self.snic = nic_of(settings, f"{node_id}.snic", snic_rate)
         self.snic_endpoint: Endpoint = self._endpoint(self.snic, 0)
         self.cnics = [
-            self._nic(f"{node_id}.cnic{i}", self._cnic_rate) for i in range(len(self.backends))
+            nic_of(settings, f"{node_id}.cnic{i}", self._cnic_rate)
+            for i in range(len(self.backends))
         ]
         self.cnic_endpoints: list[Endpoint] = [
             self._endpoint(nic, number) for number, nic in enumerate(self.cnics, 1)
@@ -110,16 +111,6 @@ class Node(ABC):
         self._owned: set[asyncio.Task[None]] = set()
         self._reports: dict[Attempt, asyncio.Task[None]] = {}
         self._closing = False
-
-    def _nic(self, name: str, bandwidth: int | None) -> PacedNic:
-        settings = self.settings
-        return PacedNic(
-            name,
-            bytes_per_s=bandwidth,
-            quantum_bytes=settings.quantum,
-            lanes=settings.lanes,
-            high_share=settings.high_share,
-        )
 
     def _endpoint(self, nic: PacedNic, number: int) -> Endpoint:
         return make_endpoint(
@@ -188,6 +179,8 @@ class Node(ABC):
         await self.store.close()
         for endpoint in (*self.cnic_endpoints, self.snic_endpoint):
             await endpoint.close()
+        for nic in (*self.cnics, self.snic):
+            nic.close()
         self.copier.close()
         for backend in self.backends:
             backend.close()
@@ -363,11 +356,7 @@ class Node(ABC):
     def status(self) -> NodeStatus:
         return NodeStatus(
             pools=tuple(self.pools()),
-            nics=tuple(
-                NicBytes(nic.name, lane.name.lower(), direction, moved)
-                for nic in (self.snic, *self.cnics)
-                for (lane, direction), moved in nic.moved().items()
-            ),
+            nics=tuple(use for nic in (self.snic, *self.cnics) for use in nic.uses()),
             read_q_tokens=self.reader.queue_tokens,
             counters=self.counters(),
         )

@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from dualpath.settings.settings import Settings, SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
+from dualpath.settings.vl import VlArbitration
 
 _HEAD = """# Settings
 Made by `python -m dualpath.settings.reference > docs/settings.md`; do not edit.
@@ -40,6 +41,9 @@ def reference() -> str:
             "",
             "## `[synthetic]`",
             *_table(SyntheticProfile),
+            "",
+            "## `[vl_tables]`",
+            *_table(VlArbitration),
             "",
         ]
     )

@@ -26,6 +26,7 @@ from pydantic_settings import (
 from dualpath.settings.mistakes import file_mistake, sentence, unknown_variables
 from dualpath.settings.places import default_home
 from dualpath.settings.units import parse_bytes, parse_rate
+from dualpath.settings.vl import VlArbitration
 
 Mode = Literal["basic", "pe-only", "dualpath", "oracle"]
 ReadPathChoice = Literal["adaptive", "prefill", "decode", "split", "round-robin"]
@@ -162,7 +163,13 @@ class Settings(BaseSettings):
         description="Host memory bandwidth of a node; only for the bottleneck-free check",
     )
     lanes: bool = Field(True, description="Virtual lanes; off: one lane for all")
+    arbitration: Literal["weighted", "vl-tables"] = Field(
+        "weighted", description="How lanes share a NIC: by `high_share`, or as InfiniBand does it"
+    )
     high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
+    vl_tables: VlArbitration = Field(
+        VlArbitration(), description="The tables of the latter, see below"
+    )
     quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
 
     # How KV moves between processes (docs/rdma.md)
@@ -333,7 +340,9 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [sentence(item, Settings, SyntheticProfile) for item in error.errors()]
+        lines = [
+            sentence(item, Settings, SyntheticProfile, VlArbitration) for item in error.errors()
+        ]
         raise ValueError("\n".join(lines)) from error
     finally:
         _config.reset(token)

@@ -6,13 +6,19 @@ process by its own `instance` label; `dualpath_process_info` maps that to servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from dualpath.wire.types import NodeStatus
+from dualpath.wire.types import WAIT_BOUNDS_S, NicUse, NodeStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -115,11 +121,6 @@ class _StatusCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         status = self._status()
-        nics = CounterMetricFamily(
-            "dualpath_nic_bytes", "Bytes moved by a NIC", labels=("nic", "direction", "lane")
-        )
-        for moved in status.nics:
-            nics.add_metric((moved.nic, moved.direction, moved.lane), moved.nbytes)
         used = GaugeMetricFamily("dualpath_pool_used", "Used units of a pool", labels=("pool",))
         total = GaugeMetricFamily("dualpath_pool_total", "Size of a pool", labels=("pool",))
         waiting = GaugeMetricFamily(
@@ -132,8 +133,49 @@ class _StatusCollector(Collector):
         events = CounterMetricFamily("dualpath_events", "Counted events", labels=("event",))
         for name, count in sorted(status.counters.items()):
             events.add_metric((name,), count)
-        return nics, used, total, waiting, events
+        return *_nic_families(status.nics), used, total, waiting, events
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask for a status."""
         return ()
+
+
+_NIC_LABELS = ("nic", "direction", "lane")
+
+
+def _nic_families(nics: Sequence[NicUse]) -> Iterable[Metric]:
+    nbytes = CounterMetricFamily("dualpath_nic_bytes", "Bytes moved by a NIC", labels=_NIC_LABELS)
+    contended = CounterMetricFamily(
+        "dualpath_nic_contended_bytes",
+        "Bytes granted while another lane of the NIC waited too",
+        labels=_NIC_LABELS,
+    )
+    chunks = GaugeMetricFamily(
+        "dualpath_nic_queue_chunks", "Chunks waiting for their turn at a NIC", labels=_NIC_LABELS
+    )
+    queued = GaugeMetricFamily(
+        "dualpath_nic_queue_bytes",
+        "Bytes of the chunks that wait for their turn",
+        labels=_NIC_LABELS,
+    )
+    share = GaugeMetricFamily(
+        "dualpath_nic_share",
+        "Part of the direction's bytes that a lane moved in the last second or a little more",
+        labels=_NIC_LABELS,
+    )
+    waits = HistogramMetricFamily(
+        "dualpath_nic_wait_seconds",
+        "Time that chunks waited for their turn; those granted at once count as 0",
+        labels=_NIC_LABELS,
+    )
+    bounds = [*(str(bound) for bound in WAIT_BOUNDS_S), "+Inf"]
+    for use in nics:
+        labels = (use.nic, use.direction, use.lane)
+        nbytes.add_metric(labels, use.nbytes)
+        contended.add_metric(labels, use.contended_bytes)
+        chunks.add_metric(labels, use.waiting)
+        queued.add_metric(labels, use.waiting_bytes)
+        share.add_metric(labels, use.share)
+        counts = accumulate(use.waits or (0,) * len(bounds))
+        waits.add_metric(labels, list(zip(bounds, counts, strict=True)), use.wait_s)
+    return nbytes, contended, chunks, queued, share, waits

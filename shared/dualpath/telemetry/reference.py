@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from prometheus_client import Counter, Gauge, Histogram
 
 from dualpath.telemetry.metrics import Metrics
-from dualpath.wire.types import NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import NicUse, NodeStatus, PoolUse
 
 _HEAD = """# Metrics
 Made by `python -m dualpath.telemetry.reference > docs/metrics.md`; do not edit.
@@ -52,6 +52,15 @@ _QUERIES = {
     "how busy is each storage NIC?": (
         'sum by (nic, direction) (rate(dualpath_nic_bytes_total{nic=~".*snic"}[1m]))'
     ),
+    "how do lanes share a NIC while both wait?": (
+        "sum by (nic, direction, lane) (rate(dualpath_nic_contended_bytes_total[1m]))"
+        " / ignoring (lane) group_left sum by (nic, direction)"
+        " (rate(dualpath_nic_contended_bytes_total[1m]))"
+    ),
+    "how long do chunks wait for a NIC, 99th percentile?": (
+        "histogram_quantile(0.99, sum by (nic, direction, lane, le)"
+        " (rate(dualpath_nic_wait_seconds_bucket[1m])))"
+    ),
     "what is the time to first token, 95th percentile?": (
         "histogram_quantile(0.95, sum by (le) (rate(dualpath_ttft_seconds_bucket[5m])))"
     ),
@@ -73,6 +82,7 @@ A dashboard is in `compose/grafana/`.
 
 _EVERY = "every process"
 _NODES = "prefill, decode"
+_NICS = "prefill, decode, storage"
 _COUNTED_BY = {
     "attempts": "scheduler",
     "attempts_lost": "scheduler, prefill, decode",
@@ -84,7 +94,12 @@ _COUNTED_BY = {
     "forward_tokens": _NODES,
     "hit_tokens": "prefill",
     "miss_tokens": "prefill",
-    "nic_bytes": "prefill, decode, storage",
+    "nic_bytes": _NICS,
+    "nic_contended_bytes": _NICS,
+    "nic_queue_bytes": _NICS,
+    "nic_queue_chunks": _NICS,
+    "nic_share": _NICS,
+    "nic_wait_seconds": _NICS,
     "nodes": "scheduler",
     "phase_seconds": "scheduler, prefill, decode",
     "pool_total": _EVERY,
@@ -101,7 +116,7 @@ _COUNTED_BY = {
 }
 _ONE_OF_EACH = NodeStatus(
     pools=(PoolUse("pool", 0, 0),),
-    nics=(NicBytes("nic", "low", "rx", 0),),
+    nics=(NicUse("nic", "low", "rx", 0),),
     counters={"event": 0},
 )
 
@@ -148,7 +163,7 @@ def all_metrics() -> list[Defined]:
             family.name.removeprefix("dualpath_"),
             family.type,
             family.documentation,
-            tuple(family.samples[0].labels),
+            tuple(label for label in family.samples[0].labels if label != "le"),
         )
         for family in recorder.registry.collect()
         if family.name not in known

@@ -120,19 +120,36 @@ class PoolUse(Value, frozen=True):
     waiting: int = 0
 
 
-class NicBytes(Value, frozen=True):
-    """Bytes that a NIC moved since start. `direction` is `tx` or `rx`."""
+WAIT_BOUNDS_S = (
+    0.0, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1.0, 5.0,
+)  # fmt: skip
+"""Upper ends of the classes of a chunk's wait for its turn; the first are those granted at once."""
+
+
+class NicUse(Value, frozen=True):
+    """One lane of a NIC in one direction, `tx` or `rx`; bytes are of payload, since start.
+
+    `contended_bytes` were granted while another lane waited too. `waiting` chunks and `waiting_bytes` are
+    queued now. `share` is the lane's part of what the direction moved in the last second or a little
+    more. `waits` counts chunks by WAIT_BOUNDS_S, and those beyond; `wait_s` is their sum.
+    """
 
     nic: str
     lane: str
     direction: str
     nbytes: int
+    contended_bytes: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    share: float = 0.0
+    waits: tuple[int, ...] = ()
+    wait_s: float = 0.0
 
 
 class NodeStatus(Value, frozen=True):
     """What `dualpath status` shows of one process."""
 
     pools: tuple[PoolUse, ...] = ()
-    nics: tuple[NicBytes, ...] = ()
+    nics: tuple[NicUse, ...] = ()
     read_q_tokens: int = 0
     counters: dict[str, int] = {}

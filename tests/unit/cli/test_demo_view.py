@@ -10,7 +10,7 @@ from dualpath.cli.agent import Turn
 from dualpath.cli.api_client import Answer
 from dualpath.cli.demo import demo
 from dualpath.cli.demo_view import DemoView, NicTotal, totals, ttft_table
-from dualpath.wire.types import NicBytes
+from dualpath.wire.types import NicUse
 
 
 def shown(view: RenderableType) -> str:
@@ -48,17 +48,17 @@ def test_times_are_compared_by_read_path_and_only_for_the_same_prompts() -> None
 
 def test_lanes_and_directions_of_a_nic_are_summed_and_shards_left_out() -> None:
     nics = [
-        NicBytes("decode-0.snic", "low", "rx", 1),
-        NicBytes("prefill-0.snic", "low", "rx", 2),
-        NicBytes("prefill-0.snic", "high", "rx", 4),
-        NicBytes("prefill-0.snic", "low", "tx", 8),
-        NicBytes("storage-0.snic", "low", "tx", 16),
+        NicUse("decode-0.snic", "low", "rx", 1),
+        NicUse("prefill-0.snic", "low", "rx", 2),
+        NicUse("prefill-0.snic", "high", "rx", 4),
+        NicUse("prefill-0.snic", "low", "tx", 8),
+        NicUse("storage-0.snic", "low", "tx", 16),
     ]
     assert totals(nics) == [NicTotal("prefill-0.snic", 6, 8), NicTotal("decode-0.snic", 1, 0)]
 
 
 def test_the_view_shows_turns_and_the_nics_of_both_sides() -> None:
-    view = DemoView(lambda: [NicBytes("prefill-0.snic", "low", "rx", 7 << 20)])
+    view = DemoView(lambda: [NicUse("prefill-0.snic", "low", "rx", 7 << 20)])
     view.turns += TURNS
     text = shown(view)
     assert "4 of 12" in text
@@ -67,7 +67,7 @@ def test_the_view_shows_turns_and_the_nics_of_both_sides() -> None:
 
 
 def test_on_a_low_terminal_the_last_turns_and_the_nics_are_in_sight() -> None:
-    view = DemoView(lambda: [NicBytes("decode-0.snic", "low", "rx", 9)], height=14)
+    view = DemoView(lambda: [NicUse("decode-0.snic", "low", "rx", 9)], height=14)
     view.turns += TURNS
     text = shown(view)
     assert text.count("\n") <= 13
@@ -77,7 +77,7 @@ def test_on_a_low_terminal_the_last_turns_and_the_nics_are_in_sight() -> None:
 
 
 def test_before_anything_was_moved_there_is_a_picture_too() -> None:
-    assert "0 of 12" in shown(DemoView(lambda: [NicBytes("decode-0.snic", "low", "rx", 0)]))
+    assert "0 of 12" in shown(DemoView(lambda: [NicUse("decode-0.snic", "low", "rx", 0)]))
 
 
 def test_of_a_cluster_elsewhere_the_answers_tell_what_was_read() -> None:

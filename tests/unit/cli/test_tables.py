@@ -10,7 +10,7 @@ from dualpath.cluster.processes import ProcessId, identify
 from dualpath.cluster.record import ClusterRecord, Ready, ServiceRecord
 from dualpath.cluster.status import Status
 from dualpath.wire.control import ClusterStatus, NodeView
-from dualpath.wire.types import EngineLoad, NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import EngineLoad, NicUse, NodeStatus, PoolUse
 
 GONE = ProcessId(2**22 + 1, 1, "boot")
 
@@ -66,8 +66,8 @@ def test_nodes_queues_pools_and_nics_are_shown() -> None:
     status = NodeStatus(
         pools=(PoolUse("pe_slots", 3, 64, 2),),
         nics=(
-            NicBytes("prefill-0.snic", "low", "tx", 100),
-            NicBytes("prefill-0.snic", "low", "rx", 5 << 20),
+            NicUse("prefill-0.snic", "low", "tx", 100),
+            NicUse("prefill-0.snic", "low", "rx", 5 << 20),
         ),
         read_q_tokens=640,
     )

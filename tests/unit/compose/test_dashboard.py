@@ -9,13 +9,13 @@ from prometheus_client.metrics import MetricWrapperBase
 from tests.support.compose import ROOT
 
 from dualpath.telemetry.metrics import Metrics
-from dualpath.wire.types import NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import NicUse, NodeStatus, PoolUse
 
 HERE = ROOT / "compose" / "grafana"
 DASHBOARD = HERE / "dashboards" / "dualpath.json"
 STATUS = NodeStatus(
     pools=(PoolUse("pool", 1, 2),),
-    nics=(NicBytes("nic", "low", "tx", 1),),
+    nics=(NicUse("nic", "low", "tx", 1),),
     counters={"event": 1},
 )
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

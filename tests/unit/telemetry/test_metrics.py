@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dualpath.telemetry.metrics import Metrics
-from dualpath.wire.types import NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import NicUse, NodeStatus, PoolUse
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -28,7 +28,7 @@ def test_a_watched_status_is_read_at_each_scrape() -> None:
     metrics.watch(lambda: status)
     status = NodeStatus(
         pools=(PoolUse("de_slots", 3, 10, 2),),
-        nics=(NicBytes("snic", "low", "rx", 4096),),
+        nics=(NicUse("snic", "low", "rx", 4096),),
         read_q_tokens=640,
         counters={"quarantined": 1},
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dualpath.telemetry.metrics import Metrics
 from dualpath.telemetry.reference import all_metrics, reference
-from dualpath.wire.types import NicBytes, NodeStatus, PoolUse
+from dualpath.wire.types import NicUse, NodeStatus, PoolUse
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -18,7 +18,7 @@ def test_the_page_of_all_metrics_is_up_to_date() -> None:
 
 def test_every_metric_that_a_process_shows_is_on_the_page() -> None:
     metrics = Metrics("prefill", "prefill-0")
-    status = NodeStatus((PoolUse("p", 1, 2),), (NicBytes("n", "low", "rx", 1),), 0, {"e": 1})
+    status = NodeStatus((PoolUse("p", 1, 2),), (NicUse("n", "low", "rx", 1),), 0, {"e": 1})
     metrics.watch(lambda: status)
     shown = {
         (match[1].removesuffix("_total") if match[2] == "counter" else match[1])

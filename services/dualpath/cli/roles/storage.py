@@ -8,7 +8,7 @@ from dualpath.cli.seat import Seat
 from dualpath.cluster.record import Ready
 from dualpath.kvstore.disk import StoreInUse
 from dualpath.kvstore.shards import parse_shard
-from dualpath.lanes.nic import PacedNic
+from dualpath.lanes.build import nic_of
 from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
 from dualpath.telemetry.metrics import Metrics
@@ -19,12 +19,7 @@ from dualpath.transport.making import make_endpoint
 async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
     settings = seat.settings
     # A shard is no node: its NIC is not emulated, and it serves any model.
-    nic = PacedNic(
-        f"{seat.name}.nic",
-        quantum_bytes=settings.quantum,
-        lanes=settings.lanes,
-        high_share=settings.high_share,
-    )
+    nic = nic_of(settings, f"{seat.name}.nic")
     endpoint = make_endpoint(settings, seat.name, nic, port=_known_port(settings, seat.name))
     shard = StorageShard(
         seat.name,
