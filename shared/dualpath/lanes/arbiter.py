@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -82,9 +82,9 @@ class Arbiter(ABC, Generic[T]):
         """The chunk that goes now; its lane pays for it."""
         ticket = self.peek()
         if ticket is not None:
+            self._pay(ticket.lane, ticket.nbytes)
             del self._queues[ticket.lane][ticket.priority][ticket]
             self._count(ticket, -1)
-            self._pay(ticket.lane, ticket.nbytes)
         return ticket
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Arbiter(ABC, Generic[T]):
 
     @abstractmethod
     def _pay(self, lane: int, nbytes: int) -> None:
-        """`lane`, chosen just now, sends a chunk."""
+        """`lane`, chosen just now, sends a chunk, which is still queued."""
 
     def _count(self, ticket: Ticket[T], sign: int) -> None:
         self._waiting[ticket.lane] += sign
@@ -131,24 +131,27 @@ class WeightedRoundRobin(Arbiter[T]):
         self._credit[lane] = min(credit, self._per_round[lane])
 
     def _choose(self) -> int:
-        credit = self._credit
-        for lane, waiting in enumerate(self._waiting):
-            if waiting and credit[lane] > 0:
-                return lane
-        self._skip_idle_rounds()
-        return self._choose()
+        return self._next()[0]
 
     def _pay(self, lane: int, nbytes: int) -> None:
+        rounds = self._next()[1]
+        if rounds:
+            for number, gain in enumerate(self._per_round):
+                self._credit[number] = min(self._credit[number] + rounds * gain, gain)
         self._credit[lane] -= nbytes * self._byte_cost
 
-    def _skip_idle_rounds(self) -> None:
-        """Play all rounds in which no waiting lane comes into credit, and the one in which one does."""
-        rounds = min(
-            -credit // gain + 1
-            for credit, gain, waiting in zip(
-                self._credit, self._per_round, self._waiting, strict=True
-            )
-            if waiting
+    def _next(self) -> tuple[int, int]:
+        """The lane that goes next, and how many rounds are over then: those in which nobody comes into
+        credit, and the one in which somebody does. They are played only when a chunk goes, or a lane that
+        comes meanwhile would find the others in credit."""
+        for lane in self._lanes():
+            if self._credit[lane] > 0:
+                return lane, 0
+        return min(
+            ((lane, -self._credit[lane] // self._per_round[lane] + 1) for lane in self._lanes()),
+            key=lambda choice: choice[1],
         )
-        for lane, gain in enumerate(self._per_round):
-            self._credit[lane] = min(self._credit[lane] + rounds * gain, gain)
+
+    def _lanes(self) -> Iterator[int]:
+        """Those that have something."""
+        return (lane for lane, waiting in enumerate(self._waiting) if waiting)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, PacedNic, Priority
+from dualpath.settings.vl import VlArbitration
+from dualpath.wire.types import WAIT_BOUNDS_S, NicUse
 
 CHUNK = 10_000
 
 
 async def send(nic: PacedNic, lane: Lane, log: list[str], name: str) -> None:
-    async with nic.send(lane, CHUNK):
+    async with nic.send(lane, min(CHUNK, nic.quantum_bytes)):
         log.append(name)
 
 
@@ -21,6 +25,24 @@ async def send_all_the_time(nic: PacedNic, lane: Lane) -> None:
     while True:
         async with nic.send(lane, nic.quantum_bytes):
             pass
+
+
+def use_of(nic: PacedNic, lane: str, direction: str = "tx") -> NicUse:
+    return next(use for use in nic.uses() if (use.lane, use.direction) == (lane, direction))
+
+
+@asynccontextmanager
+async def saturated(nic: PacedNic, *lanes: Lane, senders: int = 4) -> AsyncIterator[None]:
+    """Each of `lanes` has something waiting at any time."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(send_all_the_time(nic, lane))
+            for lane in lanes
+            for _ in range(senders)
+        ]
+        yield
+        for task in tasks:
+            task.cancel()
 
 
 async def test_an_unlimited_nic_grants_at_once_and_counts() -> None:
@@ -52,16 +74,16 @@ async def test_no_more_than_the_bandwidth_is_granted() -> None:
 
 async def test_directions_do_not_share_bandwidth() -> None:
     nic = PacedNic("nic", 100.0)
-    for _ in range(2):
-        async with nic.send(Lane.LOW, nic.quantum_bytes):
-            pass
+    async with nic.send(Lane.LOW, nic.quantum_bytes):
+        pass
     # 40 s from now.
-    waiting = asyncio.ensure_future(nic.local_copy(Lane.HIGH, nic.quantum_bytes))
+    waiting = asyncio.ensure_future(send(nic, Lane.LOW, [], "waits"))
     await nic.receive(Lane.LOW, nic.quantum_bytes)
     assert not waiting.done()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    nic.close()
 
 
 async def test_the_high_lane_gets_its_share_and_the_low_one_does_not_starve() -> None:
@@ -148,3 +170,107 @@ async def test_a_slow_nic_has_a_smaller_quantum() -> None:
     assert PacedNic("nic", quantum_bytes=4 << 20).quantum_bytes == 4 << 20
     assert PacedNic("nic", 1e6).quantum_bytes == 5000
     assert PacedNic("nic", 400e9 / 8).quantum_bytes == 256 * 1024
+
+
+async def test_a_chunk_of_the_high_lane_goes_although_the_low_one_owes() -> None:
+    # A chunk of the low lane takes 50 s here.
+    nic = PacedNic("nic", 100.0)
+    async with nic.send(Lane.LOW, nic.quantum_bytes):
+        pass
+    low = asyncio.ensure_future(nic.local_copy(Lane.LOW, 1))
+    async with nic.send(Lane.HIGH, nic.quantum_bytes // 2):
+        pass
+    assert not low.done()
+    low.cancel()
+    nic.close()
+
+
+async def test_without_lanes_it_waits_behind_the_low_one() -> None:
+    nic = PacedNic("nic", 100.0, lanes=False)
+    async with nic.send(Lane.LOW, nic.quantum_bytes):
+        pass
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), nic.send(Lane.HIGH, 1):
+            pass
+    nic.close()
+
+
+async def test_infinibands_tables_arbitrate_where_they_are_chosen() -> None:
+    """Half of what the high table's limit lets through is one packet: the lanes alternate by packets."""
+    tables = VlArbitration(high="0:1", low="2:1", high_limit=1)
+    nic = PacedNic("nic", 200e6, quantum_bytes=4096, tables=tables)
+    async with saturated(nic, *Lane):
+        await until(lambda: nic.moved()[Lane.HIGH, "tx"] > 200 * 4096)
+    moved = nic.moved()
+    assert moved[Lane.LOW, "tx"] == pytest.approx(moved[Lane.HIGH, "tx"], rel=0.1)
+    nic.close()
+
+
+async def test_what_cannot_wait_is_paced_too_and_not_counted() -> None:
+    nic = PacedNic("nic", 100.0)
+    nic.charge(Lane.LOW, "tx", 4000)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), nic.send(Lane.LOW, 1):
+            pass
+    await nic.receive(Lane.LOW, 1)
+    assert nic.moved()[Lane.LOW, "tx"] == 0
+    nic.close()
+
+
+async def test_an_unlimited_nic_lets_one_low_chunk_go_before_the_high_lane_at_most() -> None:
+    """However many low transfers are ready: the order in which tasks were made is theirs, then high's."""
+    nic = PacedNic("nic")
+    log: list[str] = []
+
+    async def transfer(lane: Lane, chunks: int) -> None:
+        for _ in range(chunks):
+            async with nic.send(lane, nic.quantum_bytes):
+                log.append(lane.name)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(transfer(Lane.LOW, 5))
+        group.create_task(transfer(Lane.HIGH, 1))
+    assert log.index("HIGH") <= 1
+    assert log.count("LOW") == 50
+
+
+async def test_an_unlimited_nic_never_makes_a_single_stream_wait() -> None:
+    nic = PacedNic("nic")
+    for _ in range(100):
+        async with nic.send(Lane.LOW, nic.quantum_bytes):
+            pass
+        await nic.receive(Lane.LOW, nic.quantum_bytes)
+        await asyncio.sleep(0)
+    for direction in ("tx", "rx"):
+        assert use_of(nic, "low", direction).waits[0] == 100
+
+
+async def test_queues_waits_and_shares_are_to_be_seen() -> None:
+    nic = PacedNic("nic", 100e6, quantum_bytes=CHUNK)
+    async with saturated(nic, *Lane, senders=3):
+        await until(lambda: nic.moved()[Lane.LOW, "tx"] >= 3 * CHUNK)
+        high, low = use_of(nic, "high"), use_of(nic, "low")
+        assert low.waiting == 3
+        assert low.waiting_bytes == 3 * CHUNK
+    for use in (high, low):
+        assert use.nic == "nic"
+        assert len(use.waits) == len(WAIT_BOUNDS_S) + 1
+        assert sum(use.waits) * CHUNK == use.nbytes
+        assert use.wait_s > 0
+    assert high.share + low.share == pytest.approx(1)
+    assert high.share > 0.9
+    contended = high.contended_bytes + low.contended_bytes
+    assert high.contended_bytes / contended == pytest.approx(0.99, abs=0.01)
+    assert use_of(nic, "low", "rx").nbytes == 0
+    assert use_of(nic, "high").waiting == 0
+    nic.close()
+
+
+async def test_without_lanes_the_one_queue_is_shown_and_bytes_by_lane() -> None:
+    nic = PacedNic("nic", 1e6, quantum_bytes=CHUNK, lanes=False)
+    async with saturated(nic, *Lane, senders=2):
+        await until(lambda: use_of(nic, "high").waiting > 0)
+        assert use_of(nic, "low").waiting == 0
+        await until(lambda: nic.moved()[Lane.LOW, "tx"] > 0)
+    nic.close()

@@ -39,9 +39,7 @@ def take(arbiter: Arbiter[int]) -> Ticket[int]:
 
 
 # ── every arbiter ──────────────────────────────────────────────────────────────────────────────────
-Op = st.tuples(
-    st.sampled_from(["push", "pop", "cancel", "peek", "unsent"]), st.integers(0, 10_000)
-)
+Op = st.tuples(st.sampled_from(["push", "pop", "cancel", "peek", "unsent"]), st.integers(0, 10_000))
 
 
 @ARBITERS
@@ -200,6 +198,21 @@ def test_a_chunk_of_the_high_lane_goes_before_what_the_low_one_has_waiting() -> 
         take(arbiter)
     arbiter.push(-1, 0, QUANTUM)
     assert take(arbiter).item == -1
+
+
+def test_what_was_next_before_the_high_lane_came_gains_it_no_credit() -> None:
+    """The low lane, alone, has just sent; its next chunk was looked at while it waited for the port."""
+    arbiter: Arbiter[int] = WeightedRoundRobin([99, 1], QUANTUM)
+    for number in range(3):
+        arbiter.push(number, 1, QUANTUM)
+    take(arbiter)
+    take(arbiter)
+    seen = arbiter.peek()
+    assert seen is not None
+    assert seen.lane == 1
+    for number in range(100):
+        arbiter.push(number, 0, QUANTUM)
+    assert [take(arbiter).lane for _ in range(90)] == [0] * 90
 
 
 def test_a_lane_that_comes_and_goes_does_not_starve_the_other() -> None:
