@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.transport import make
+from tests.support.transport import make, transport
 
-__all__ = ["make"]
+__all__ = ["make", "transport"]
