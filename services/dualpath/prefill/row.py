@@ -61,7 +61,7 @@ class ForwardRow:
         self._own: SlotRegion | None = None
         """The PE's share in host memory."""
         self.ring = self._open_ring()
-        self._places = asyncio.Semaphore(self.ring.depth)
+        self._left = [asyncio.Event() for _ in range(n_layers)]
 
     def _open_ring(self) -> Ring:
         request, parts = self.request, self._parts
@@ -129,7 +129,9 @@ class ForwardRow:
 
     async def _feed(self) -> None:
         for layer in range(self._geometry.n_layers):
-            await self._places.acquire()
+            if layer >= self.ring.depth:
+                # The very layer that this one takes the place of: others may have left before it.
+                await self._left[layer - self.ring.depth].wait()
             self.run(self._arrive(layer))
 
     async def _arrive(self, layer: int) -> None:
@@ -200,7 +202,7 @@ class ForwardRow:
         self.ring.buffer.to_host(self.ring.offset(layer), self.ring.offset(layer, stop))
         await asyncio.gather(*(self._write(layer, a, b) for a, b in ranges if a < b))
         self._trace.mark("left", layer)
-        self._places.release()
+        self._left[layer].set()
 
     async def _write(self, layer: int, start: int, stop: int) -> None:
         request, geometry = self.request, self._geometry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -347,3 +348,30 @@ def delayed(call: Callable[..., Awaitable[Any]], source: random.Random) -> Calla
             await finish(asyncio.sleep(0.01 * source.random()))
 
     return late
+
+
+async def test_a_layer_that_leaves_late_is_not_written_over_by_one_that_takes_its_place(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Writes end in any order: layers 1 and 2 have left the ring of three, layer 0 has not."""
+    async with rig(nats_server, tmp_path, ring_layers=3) as it:
+        endpoint = it.prefill.cnic_endpoints[0]
+        write, others = endpoint.write, asyncio.Semaphore(0)
+        calls = count()
+
+        async def first_last(*args: Any, **kwargs: Any) -> None:
+            if next(calls):
+                await write(*args, **kwargs)
+                others.release()
+                return
+            await others.acquire()
+            await others.acquire()
+            # Turns enough for a layer to be computed, if it may.
+            for _ in range(500):
+                await asyncio.sleep(0)
+            await write(*args, **kwargs)
+
+        endpoint.write = first_last  # type: ignore[method-assign]
+        run = await it.generate(prompt(300, 1), 5)
+        assert run.tokens == right(it, run, 5)
+        await it.idle()
