@@ -40,6 +40,8 @@ class Run:
     ids: list[int]
     sampling: Sampling
     generated: int = 0
+    engine: int = 0
+    """Of its prefill node and of its decode node."""
     tokens: list[int] = field(default_factory=list)
     stats: AttemptStats = field(default_factory=AttemptStats)
     finish: str | None = None
@@ -140,14 +142,16 @@ class Rig:
     async def tell(self, node: str, message: Message) -> Message:
         return await self.bus.request(control.node_subject(node), message, timeout_s=5.0)
 
-    async def begin(self, ids: Sequence[int], sampling: Sampling, *, generated: int = 0) -> Run:
+    async def begin(
+        self, ids: Sequence[int], sampling: Sampling, *, generated: int = 0, engine: int = 0
+    ) -> Run:
         """Assign the decode side, and wait until it has its slots."""
         self._numbers += 1
-        run = Run(Attempt(f"r{self._numbers}", 1), list(ids), sampling, generated)
+        run = Run(Attempt(f"r{self._numbers}", 1), list(ids), sampling, generated, engine=engine)
         self.runs[run.attempt] = run
         root, keys = self.keys(ids)
         assign = control.AssignDecode(
-            run.attempt, GATEWAY, 0, len(ids), generated, root, keys, sampling, 60.0
+            run.attempt, GATEWAY, engine, len(ids), generated, root, keys, sampling, 60.0
         )
         assert isinstance(await self.tell("d0", assign), control.Ok)
         await asyncio.wait_for(asyncio.shield(run.slots), 20)
@@ -158,13 +162,13 @@ class Rig:
         root, keys = self.keys(run.ids)
         ready = run.slots.result()
         load = control.LoadDecode(
-            run.attempt, self.engines["p0"].engines[0].address, own_blocks, hit_blocks
+            run.attempt, self.engines["p0"].engines[run.engine].address, own_blocks, hit_blocks
         )
         assert isinstance(await self.tell("d0", load), control.Ok)
         assign = control.AssignPrefill(
             attempt=run.attempt,
             gateway_id=GATEWAY,
-            engine=0,
+            engine=run.engine,
             prompt_tokens=len(run.ids),
             generated=run.generated,
             sampling=run.sampling,
@@ -173,7 +177,7 @@ class Rig:
             hit_blocks=hit_blocks,
             root=root,
             keys=keys,
-            decode=self.engines["d0"].engines[0].address,
+            decode=self.engines["d0"].engines[run.engine].address,
             decode_node="d0",
             region_key=ready.region_key,
             deadline_s=60.0,
@@ -188,9 +192,10 @@ class Rig:
         *,
         own_blocks: int | None = None,
         sampling: Sampling | None = None,
+        engine: int = 0,
     ) -> Run:
         """A whole request; all full blocks of the prompt count as hits unless `path` is none."""
-        run = await self.begin(ids, sampling or Sampling(max_tokens=n, seed=0))
+        run = await self.begin(ids, sampling or Sampling(max_tokens=n, seed=0), engine=engine)
         hits = 0 if path == "none" else self.geometry.max_hit_blocks(len(ids))
         own = {"none": 0, "prefill": hits, "decode": 0, "split": hits // 2}[path]
         await self.pair(run, path, hits, own if own_blocks is None else own_blocks)
@@ -261,8 +266,10 @@ async def rig(
         it.shard = shard
         await buses[0].serve(control.SCHEDULER, control.to_scheduler, it.on_scheduler)
         await buses[0].serve(control.gateway_subject(GATEWAY), control.to_gateway, it.on_gateway)
-        it.prefill = PrefillNode(settings, spec, [load_backend(spec, settings)], buses[1], "p0")
-        it.decode = DecodeNode(settings, spec, [load_backend(spec, settings)], buses[2], "d0")
+        engines = range(settings.engines)
+        backends = [[load_backend(spec, settings, n) for n in engines] for _ in range(2)]
+        it.prefill = PrefillNode(settings, spec, backends[0], buses[1], "p0")
+        it.decode = DecodeNode(settings, spec, backends[1], buses[2], "d0")
         await it.prefill.start()
         await it.decode.start()
         try:

@@ -15,7 +15,9 @@ from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.hbm import HbmLedger
 from dualpath.model.api import Backend, DecodeRow
 from dualpath.node.copies import Copier
+from dualpath.node.engine_group import Steps
 from dualpath.node.finish import finish_reason
+from dualpath.transport.collectives import CollectiveError
 from dualpath.wire.types import Attempt, Sampled
 
 GROW_SHARE = 4
@@ -43,6 +45,7 @@ class DecodeEngine:
         cnic: Nic,
         copier: Copier,
         write_back: WriteBack,
+        steps: Steps,
         *,
         capacity_tokens: int,
         max_context: int,
@@ -56,6 +59,7 @@ class DecodeEngine:
         self._geometry = backend.geometry
         self._copier = copier
         self._write_back = write_back
+        self._steps = steps
         self._max_context = max_context
         self._on_step = on_step
         self._on_forward = on_forward
@@ -144,7 +148,8 @@ class DecodeEngine:
 
     # ── the loop ───────────────────────────────────────────────────────────────────────────────────
     async def run(self) -> None:
-        """Step for as long as anything is resident; ends only by cancellation."""
+        """Step for as long as anything is resident here, or at another engine of the group; ends only by
+        cancellation."""
         while True:
             self._wake.clear()
             live = [r for r in self._resident.values() if not r.finished.done()]
@@ -153,6 +158,7 @@ class DecodeEngine:
                 await self._make_room(live)
                 batch = [r for r in live if r.row is not None and r.row.tokens < r.row.capacity]
                 if batch:
+                    await self._steps.begin()
                     await self._step(batch)
             finally:
                 async with self._stepped:
@@ -160,13 +166,20 @@ class DecodeEngine:
                     self._stepped.notify_all()
             if batch:
                 await self._on_step()
-            else:
-                await self._wake.wait()
+            elif await self._steps.begin(self._wake):
+                await self._step([])
 
     async def _step(self, batch: list[DecodeRequest]) -> None:
         rows = [request.row for request in batch if request.row is not None]
         began = time.monotonic()
-        sampled = await self.backend.decode(rows)
+        try:
+            sampled = await self.backend.decode(rows)
+        except CollectiveError as error:
+            for request in batch:
+                request.fail(error)
+            return
+        if not rows:
+            return
         self._on_forward(len(rows), time.monotonic() - began)
         self.steps += 1
         for request, row, token in zip(batch, rows, sampled, strict=True):

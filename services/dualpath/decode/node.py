@@ -84,6 +84,7 @@ class DecodeNode(Node):
                 self.cnics[number],
                 self.copier,
                 self._write_back,
+                self.engine_group.steps(number),
                 capacity_tokens=self.hbm_tokens(number),
                 max_context=spec.max_context,
                 on_step=self._sender.send_fresh,

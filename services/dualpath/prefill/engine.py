@@ -106,12 +106,10 @@ class PrefillEngine:
         """The engine's loop; ends only by cancellation, after its transfers have."""
         try:
             while True:
+                self._wake.clear()
                 jobs = self._select()
-                if not jobs:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                await self._forward(jobs)
+                if jobs or await self.parts.steps.begin(self._wake):
+                    await self._forward(jobs)
         finally:
             await asyncio.gather(*self._draining, return_exceptions=True)
 
@@ -144,6 +142,8 @@ class PrefillEngine:
         rows: list[ForwardRow] = []
         sampled: list[Sampled | None] = [None] * len(jobs)
         try:
+            if jobs:
+                await self.parts.steps.begin()
             for job, new in jobs:
                 job.row = ForwardRow(job.request, new, self.parts, trace)
                 rows.append(job.row)
@@ -156,10 +156,11 @@ class PrefillEngine:
                 job.end(stopped)
             raise
         finally:
-            tokens = sum(row.new for row in rows)
-            self.forwards += 1
-            self.forward_tokens += tokens
-            self._on_forward(tokens, trace.seconds())
+            if rows:
+                tokens = sum(row.new for row in rows)
+                self.forwards += 1
+                self.forward_tokens += tokens
+                self._on_forward(tokens, trace.seconds())
             # Where a row could not be made there are fewer of them.
             for (job, _), row, token in zip(jobs, rows, sampled, strict=False):
                 task = asyncio.create_task(self._conclude(job, row, token, trace))

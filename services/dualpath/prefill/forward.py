@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dualpath.prefill.row import EngineParts, ForwardRow
 from dualpath.prefill.trace import ForwardTrace
+from dualpath.transport.collectives import CollectiveError
 from dualpath.wire.types import Sampled
 
 
@@ -15,8 +16,20 @@ async def run_forward(
     """Compute all layers of all rows; the sampled token of each row that ends its prompt and is alive.
 
     When this returns, compute has ended; transfers of `rows` may go on: `ForwardRow.drain` waits for them.
-    Stops early once every row is dead.
+    Stops early once every row is dead, unless other engines take part: theirs go on. A collective that fails
+    fails all rows.
     """
+    try:
+        return await _run_layers(rows, parts, trace)
+    except CollectiveError as error:
+        for row in rows:
+            row.fail(error)
+        return [None] * len(rows)
+
+
+async def _run_layers(
+    rows: Sequence[ForwardRow], parts: EngineParts, trace: ForwardTrace
+) -> list[Sampled | None]:
     n_layers = parts.backend.geometry.n_layers
     for row in rows:
         row.start()
@@ -25,7 +38,7 @@ async def run_forward(
         await _arrive(rows, range(n_layers))
     for layer in range(n_layers):
         await _arrive(rows, (layer,))
-        if all(row.dead for row in rows):
+        if not parts.steps.together and all(row.dead for row in rows):
             return [None] * len(rows)
         trace.mark("compute", layer)
         await forward.layer(layer, [row.ring.view(layer) for row in rows])

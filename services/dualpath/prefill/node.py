@@ -78,6 +78,7 @@ class PrefillNode(Node):
                     layerwise=settings.use_layerwise,
                     ring_depth=ring_depth(self.geometry, settings),
                     arrival_deadline_s=6 * settings.transfer_deadline_s,
+                    steps=self.engine_group.steps(number),
                 ),
                 batch_policy("token-budget", settings.chunk_tokens),
                 on_forward=self.observe_forward,

@@ -12,6 +12,7 @@ from dualpath.memory.arena import Arena, SlotRegion
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, PrefillRow
 from dualpath.node.copies import Copier
+from dualpath.node.engine_group import Steps
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.ring import Ring
 from dualpath.prefill.trace import ForwardTrace
@@ -34,6 +35,7 @@ class EngineParts:
     ring_depth: int
     """Layers of a request on the device at a time; all of them unless `layerwise`."""
     arrival_deadline_s: float
+    steps: Steps
 
 
 class ForwardRow:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from dualpath.blocks import KVGeometry
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.history import History
+from dualpath.transport.collectives import Group
 from dualpath.wire.types import Sampled, Sampling
 
 
@@ -89,6 +90,14 @@ class Backend(ABC):
     """A loaded model on one device. Create with `dualpath.model.backends.load_backend`."""
 
     geometry: KVGeometry
+    grouped: bool = False
+    """The model is spread over the engines of a group: each forward has collectives, so all engines run it together,
+    those without work with no rows. What fails in one fails the forward with CollectiveError."""
+
+    def join(self, group: Group) -> None:
+        """Use `group` for the collectives of the next forwards; it stays the caller's. Before the first forward, and
+        again after a collective has failed. Only called where the back end is `grouped`."""
+        raise NotImplementedError(f"{type(self).__name__} has no collectives")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> DeviceBuffer:

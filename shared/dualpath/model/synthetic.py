@@ -15,6 +15,7 @@ from xxhash import xxh3_64
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.api import Backend, DecodeRow, LayerView, PrefillForward, PrefillRow
 from dualpath.model.emulated_time import EmulatedTime
+from dualpath.model.synthetic_experts import ExpertTraffic
 from dualpath.model.synthetic_kv import (
     States,
     SyntheticShape,
@@ -27,6 +28,7 @@ from dualpath.model.synthetic_kv import (
     token_states,
 )
 from dualpath.settings import Settings, SyntheticProfile
+from dualpath.transport.collectives import Group
 from dualpath.wire.types import Sampled, Sampling
 
 INLINE_BYTES = 1 << 18
@@ -75,16 +77,22 @@ class NumpyBuffer(DeviceBuffer):
 class SyntheticBackend(Backend):
     """KV bytes and answers as `dualpath.model.synthetic_kv` defines them; time as `settings.synthetic` says.
 
-    A forward's time passes in equal shares per layer. Real work (writing and digesting KV) runs meanwhile, in a
-    thread where it is long.
+    A forward's time passes in equal shares per layer, each followed by the AllToAll of the layer where engines are
+    in a group and the profile has one. Real work (writing and digesting KV) runs meanwhile, in a thread where it is
+    long.
     """
 
     def __init__(self, spec: SyntheticShape, settings: Settings) -> None:
         self.geometry = spec.geometry
         self.vocab_size = spec.vocab_size
         self.profile = settings.synthetic
+        self.grouped = settings.synthetic.all_to_all_bytes > 0
+        self._experts: ExpertTraffic | None = None
         self._time = EmulatedTime()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="synthetic")
+
+    def join(self, group: Group) -> None:
+        self._experts = ExpertTraffic(group, self.profile.all_to_all_bytes)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         return NumpyBuffer(nbytes)
@@ -111,9 +119,16 @@ class SyntheticBackend(Backend):
         fresh_bytes = sum(
             row.tokens * self.geometry.token_bytes for row in rows if not _is_current(row)
         )
-        return await self.compute(
-            decode_s(self.profile, rows), lambda: self._decode(rows), fresh_bytes
-        )
+        step_s = decode_s(self.profile, rows)
+        if self._experts is None:
+            return await self.compute(step_s, lambda: self._decode(rows), fresh_bytes)
+        layer_s = step_s / self.geometry.n_layers
+        sampled = await self.compute(layer_s, lambda: self._decode(rows), fresh_bytes)
+        await self.exchange(len(rows))
+        for _ in range(1, self.geometry.n_layers):
+            await self.compute(layer_s, _nothing, 0)
+            await self.exchange(len(rows))
+        return sampled
 
     def _decode(self, rows: Sequence[DecodeRow]) -> list[Sampled | None]:
         digested = [_digested(row, self.geometry.row_starts) for row in rows]
@@ -130,6 +145,11 @@ class SyntheticBackend(Backend):
             self.sample([layer.intdigest() for layer in d.layers], row.index, row.sampling)
             for d, row in zip(digested, rows, strict=True)
         ]
+
+    async def exchange(self, tokens: int) -> None:
+        """The AllToAll that ends a layer; does nothing for an engine without a group."""
+        if self._experts is not None:
+            await self._experts.layer(tokens)
 
     def sample(self, digests: Sequence[int], index: int, sampling: Sampling) -> Sampled:
         return next_token(digests, index, sampling, self.vocab_size)
@@ -194,6 +214,7 @@ class SyntheticForward(PrefillForward):
             lambda: self._run(index, kv),
             tokens * self._backend.geometry.row_bytes[index],
         )
+        await self._backend.exchange(sum(len(row.token_ids) for row in self._rows))
         self._layer += 1
 
     def _run(self, index: int, kv: Sequence[LayerView]) -> None:
@@ -215,6 +236,10 @@ class SyntheticForward(PrefillForward):
             None if row.sample is None else self._backend.sample(digests, row.index, row.sample)
             for row, digests in zip(self._rows, self._digests, strict=True)
         ]
+
+
+def _nothing() -> None:
+    """What is computed in a layer whose time is all that counts."""
 
 
 @dataclass

@@ -23,6 +23,7 @@ from dualpath.memory.arena import Arena
 from dualpath.model.api import Backend
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier
+from dualpath.node.engine_group import DEADLINES, EngineGroup
 from dualpath.node.reading import Share, ShareReader
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
@@ -85,6 +86,9 @@ class Node(ABC):
         self.cnic_endpoints: list[Endpoint] = [
             self._endpoint(nic, number) for number, nic in enumerate(self.cnics, 1)
         ]
+        self.engine_group = EngineGroup(
+            self.cnic_endpoints, self.backends, DEADLINES * settings.transfer_deadline_s
+        )
         block = self.geometry.full_block_bytes
         self.arena = Arena(
             f"{node_id}.buffer", block, slots_in(buffer_bytes, block), reserved_slots
@@ -176,6 +180,7 @@ class Node(ABC):
         for task in self._owned:
             task.cancel()
         await asyncio.gather(*self._owned, return_exceptions=True)
+        await self.engine_group.close()
         await self.store.close()
         for endpoint in (*self.cnic_endpoints, self.snic_endpoint):
             await endpoint.close()

@@ -68,6 +68,13 @@ class SyntheticProfile(BaseModel, extra="forbid"):
         1e-10, ge=0, description="Attention time of one (new token, context token) pair"
     )
     decode_step_s: float = Field(0.002, ge=0, description="Fixed time of a decode step")
+    all_to_all_bytes: int = Field(
+        0,
+        ge=0,
+        le=1 << 20,
+        description="Bytes that a token's AllToAll in a layer spreads over the node's engines; these then step "
+        "together. 0: no collectives",
+    )
 
 
 class Settings(BaseSettings):
