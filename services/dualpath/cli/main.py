@@ -17,6 +17,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+bench = typer.Typer(
+    no_args_is_help=True, help="Measure this machine, with a reference in the same run."
+)
+app.add_typer(bench, name="bench")
+
 Home = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the cluster keeps everything.", show_default=False),
@@ -47,6 +52,7 @@ def root() -> None:
     dualpath doctor                                what is missing, and what to do
     dualpath chat                                  talk to it
     dualpath demo                                  an agent whose KV-Cache is read on both sides
+    dualpath bench isolation                       what virtual lanes do for model execution
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from
     DUALPATH_<SETTING> in the environment, or from a file (--config), in this order.
@@ -258,6 +264,43 @@ def demo(
     from dualpath.cli.demo import demo as show
 
     raise typer.Exit(show(model, url, api_key=api_key))
+
+
+@bench.command("isolation")
+def bench_isolation(
+    bandwidth: Annotated[
+        str, typer.Option(metavar="RATE", help="Of the emulated CNICs: 100MB/s, 1Gbps.")
+    ] = "100MB/s",
+    quantum: Annotated[
+        str, typer.Option(metavar="SIZE", help="What a NIC sends per decision.")
+    ] = "16KiB",
+    piece: Annotated[
+        str, typer.Option(metavar="SIZE", help="What a burst sends to each other engine.")
+    ] = "64KiB",
+    engines: Annotated[
+        int, typer.Option(metavar="N", min=2, max=16, help="Engines, each a process.")
+    ] = 2,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Of each case, in turns.")] = 5,
+    bursts: Annotated[int, typer.Option(metavar="N", min=1, help="In a round of a case.")] = 400,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the distributions, as SVG.")
+    ] = None,
+) -> None:
+    """Do short bursts on the high lane feel KV traffic that saturates the low one?
+
+    Engines exchange AllToAll bursts of less than a millisecond over emulated CNICs, while each writes to each as
+    much as goes on the low lane. Three cases in turns: `baseline`, the same low traffic through another CNIC, so
+    that only the CPU is shared; `lanes on`; and `lanes off`, all in one queue. Takes about a minute; no cluster
+    is needed. Where the CPU is full before the NIC is, choose a larger quantum or a lower bandwidth.
+
+    \b
+    dualpath bench isolation
+    dualpath bench isolation --plot isolation.svg
+    dualpath bench isolation --bandwidth 400MB/s --quantum 64KiB --piece 256KiB
+    """
+    from dualpath.cli.bench.isolation import isolation
+
+    raise typer.Exit(isolation(bandwidth, quantum, piece, engines, rounds, bursts, plot))
 
 
 @app.command()
