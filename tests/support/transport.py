@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +22,9 @@ from dualpath.transport.api import Region
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
 from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.rdma.nixl import MODULE
+from dualpath.transport.stream import ByteStream, receive_into, send_all
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.tls import Tls
 from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
 
@@ -176,45 +177,54 @@ async def peer_process(nbytes: int, *options: object) -> AsyncIterator[PeerProce
 class RawPeer:
     """A peer that knows the secret, and says on the wire whatever a test makes it say."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
         self.reader = FrameReader()
-        self.loop = asyncio.get_running_loop()
 
     @classmethod
     async def dial(
-        cls, address: Address, *, endpoint_id: str = "raw", secret: bytes = SECRET, **changes: Any
+        cls,
+        address: Address,
+        *,
+        endpoint_id: str = "raw",
+        secret: bytes = SECRET,
+        tls: Tls | None = None,
+        **changes: Any,
     ) -> RawPeer:
         """Connect and prove the secret; `changes` are fields of the Hello. Raises handshake.Refusal."""
-        peer = cls(await sockets.connect(address.host, address.port, Lane.LOW))
-        me = Address(endpoint_id, "1", "127.0.0.1", 9)
-        mine = msgspec.structs.replace(
-            handshake.hello(me, Lane.LOW, address, deadline_s=60.0), **changes
-        )
-        mine_bytes = encode(mine)
+        sock = await sockets.connect(address.host, address.port, Lane.LOW)
         try:
-            await greeting.send_frame(peer.sock, Kind.HELLO, mine_bytes)
-            kind, theirs = await greeting.receive_frame(peer.sock, peer.reader)
-            if kind is Kind.REFUSE:
-                handshake.check_welcome(theirs, b"")
-            mac = handshake.proof(secret, "dialer", mine_bytes, theirs)
-            await greeting.send_frame(peer.sock, Kind.PROOF, encode(handshake.Proof(mac)))
-            _, answer = await greeting.receive_frame(peer.sock, peer.reader)
-            expected = handshake.proof(secret, "listener", mine_bytes, theirs)
-            handshake.check_welcome(answer, expected)
+            peer = cls(sock if tls is None else await tls.connect(sock, address.host))
+            me = Address(endpoint_id, "1", "127.0.0.1", 9)
+            mine = msgspec.structs.replace(
+                handshake.hello(me, Lane.LOW, address, deadline_s=60.0), **changes
+            )
+            await peer._shake_hands(encode(mine), secret)
         except BaseException:
-            peer.close()
+            sock.close()
             raise
-        peer.reader.authenticated()
         return peer
 
+    async def _shake_hands(self, mine: bytes, secret: bytes) -> None:
+        stream, reader = self.stream, self.reader
+        await greeting.send_frame(stream, Kind.HELLO, mine)
+        theirs = await greeting.receive_answer(stream, reader, Kind.HELLO)
+        proofs = handshake.Proofs(secret, mine, theirs, greeting.binding(stream))
+        await greeting.send_frame(stream, Kind.PROOF, encode(handshake.Proof(proofs.dialer)))
+        welcome = await greeting.receive_answer(stream, reader, Kind.WELCOME)
+        handshake.check_welcome(welcome, proofs.listener)
+        reader.authenticated()
+
     async def say(self, header: Header, payload: bytes = b"") -> None:
-        await self.loop.sock_sendall(self.sock, header.pack() + payload)
+        await self.send(header.pack() + payload)
+
+    async def send(self, data: bytes) -> None:
+        await send_all(self.stream, data)
 
     async def hear(self, kind: Kind) -> Header:
         """The next frame of `kind`; others are passed over. Raises ConnectionError at the end."""
         while True:
-            count = await self.loop.sock_recv_into(self.sock, self.reader.buffers()[0])
+            count = await receive_into(self.stream, self.reader.buffers()[0])
             if not count:
                 raise ConnectionResetError("closed")
             for event in self.reader.received(count):
@@ -226,12 +236,13 @@ class RawPeer:
 
     async def closed(self) -> None:
         """Return once the other side has closed the connection."""
+        drain = memoryview(bytearray(1 << 16))
         with contextlib.suppress(ConnectionError):
-            while await self.loop.sock_recv(self.sock, 1 << 16):
+            while await receive_into(self.stream, drain):
                 pass
 
     def close(self) -> None:
-        self.sock.close()
+        self.stream.close()
 
 
 class Relay:

@@ -101,6 +101,10 @@ def up(
     cnic_bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", help="Emulate each engine's compute NIC.")
     ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option("--tls", help="Encrypt the links between processes.", show_default=False),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(metavar="PORT", help="Of the API; 8000 by default, 0 for any free one."),

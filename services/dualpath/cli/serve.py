@@ -18,6 +18,7 @@ from dualpath.model.api import ModelError
 from dualpath.settings import Settings, load_settings
 from dualpath.telemetry.logs import configure_logging
 from dualpath.telemetry.process import ServiceError, run_service
+from dualpath.transport.tls import Tls
 
 Role = Callable[[Seat, asyncio.Event], Awaitable[None]]
 
@@ -100,6 +101,11 @@ def _check(role: str, name: str, settings: Settings) -> None:
             f"peers cannot dial {settings.announced_host}; set announce to an address or a name of this "
             "machine, or host to one of its addresses"
         )
+    if settings.tls and settings.tls_certificate is None:
+        raise ValueError(
+            "tls is on, but tls_certificate, tls_key and tls_ca are not set; only `dualpath up` makes them"
+        )
+    Tls.of(settings)
     for text in settings.shard_addresses:
         parse_shard(text)
     if role == "storage":

@@ -12,6 +12,7 @@ from pathlib import Path
 from dualpath.cluster.home import Home
 from dualpath.policy.bottleneck import BottleneckReport, bottleneck_free
 from dualpath.settings import Settings
+from dualpath.transport.tls import Tls
 
 _PAPER_DRAM_TO_SNIC = 10.0
 
@@ -32,6 +33,10 @@ def check_settings(settings: Settings) -> Iterator[str]:
             "transport is rdma, but NIXL is not installed: run pip install 'dualpath[rdma]', or set "
             "transport to tcp"
         )
+    try:
+        Tls.of(settings)
+    except ValueError as error:
+        yield str(error)
     try:
         wildcard = ip_address(settings.host).is_unspecified
     except ValueError:

@@ -47,6 +47,14 @@ class Home:
         return self.run / "nats.conf"
 
     @property
+    def certificate_file(self) -> Path:
+        return self.run / "links.crt"
+
+    @property
+    def key_file(self) -> Path:
+        return self.run / "links.key"
+
+    @property
     def record_file(self) -> Path:
         return self.run / "cluster.json"
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from dualpath.cluster import checks
+from dualpath.cluster.certificate import make_certificate
 from dualpath.cluster.checks import CannotStart
 from dualpath.cluster.child import Child, ChildFailed
 from dualpath.cluster.home import Home, HomeBusy, write_private
@@ -133,6 +134,8 @@ class Supervisor:
             await asyncio.gather(starting, *others, return_exceptions=True)
 
     async def _start(self) -> None:
+        if self._settings.tls and self._settings.tls_certificate is None:
+            self._settings = make_certificate(self._home, self._settings)
         spec = self._spec = await self._prepare_model()
         await self._start_nats()
         for stage in start_stages(self._settings):

@@ -13,7 +13,9 @@ from dualpath.lanes.nic import PacedNic
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
+from dualpath.transport.sockets import Marks
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.tls import Tls
 
 log = get_logger(__name__)
 
@@ -59,6 +61,8 @@ class ShardConnection:
             secret=(settings.secret or "").encode(),
             fingerprint=spec.fingerprint,
             transfer_deadline_s=settings.transfer_deadline_s,
+            tls=Tls.of(settings),
+            marks=Marks.of(settings),
         )
         self.store = ShardStore(
             self._endpoint,

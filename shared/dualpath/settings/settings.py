@@ -34,6 +34,8 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
 ApiKey = Annotated[str, Field(pattern=r"^[^=\s]+=[0-9a-fA-F]{64}$")]
+Dscp = Annotated[int, Field(ge=0, le=63)]
+Priority = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
@@ -142,6 +144,18 @@ class Settings(BaseSettings):
         repr=False,
         description="Shared by all processes of the cluster; default: made at start",
     )
+    tls: bool = Field(
+        False,
+        description="Encrypt the links between processes; `dualpath up` makes a certificate where none is "
+        "set below",
+    )
+    tls_certificate: AbsolutePath | None = Field(
+        None, description="This process's certificate, with what leads to the CA; PEM"
+    )
+    tls_key: AbsolutePath | None = Field(None, description="Its key, not encrypted; PEM")
+    tls_ca: AbsolutePath | None = Field(
+        None, description="The CA that must have signed the certificates of all peers; PEM"
+    )
     shard_addresses: tuple[str, ...] = Field(
         (), description="Storage shards as ID=HOST:PORT; set by `dualpath up`"
     )
@@ -176,6 +190,14 @@ class Settings(BaseSettings):
     high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
     vl_tables: VlArbitration = Field(
         VlArbitration(), description="The tables of the latter, see below"
+    )
+    lane_dscp: tuple[Dscp, Dscp] = Field(
+        (46, 8), description="DSCP of the high and of the low lane's packets"
+    )
+    lane_priority: tuple[Priority, Priority] = Field(
+        (6, 1),
+        description="SO_PRIORITY of the high and of the low lane's sockets; above 6, such as an htb class "
+        "as major · 65536 + minor, the process needs CAP_NET_ADMIN",
     )
     quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
 
@@ -293,6 +315,15 @@ class Settings(BaseSettings):
             raise ValueError(
                 "nats_user and nats_password are for a server of your own; set nats_url too, or leave "
                 "them out: a server that the cluster starts gets its own"
+            )
+        given = [self.tls_certificate, self.tls_key, self.tls_ca]
+        if any(given) and not all(given):
+            raise ValueError(
+                "tls_certificate, tls_key and tls_ca belong together; set all three, or none"
+            )
+        if self.transport == "rdma" and (self.tls or self.tls_certificate):
+            raise ValueError(
+                "tls encrypts links over TCP, but transport rdma moves KV past them; leave tls out, or use tcp"
             )
         if self.port and self.port + self.gateways - 1 > 65535:
             raise ValueError(

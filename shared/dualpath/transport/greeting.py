@@ -1,31 +1,57 @@
-"""The handshake over a socket. What is said and checked is in `handshake`."""
+"""The handshake over a connection. What is said and checked is in `handshake`."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dualpath.lanes.api import Lane
 from dualpath.transport import handshake
-from dualpath.transport.frames import Begin, End, FrameReader, Header, Kind
-from dualpath.transport.handshake import Hello
+from dualpath.transport.frames import Begin, End, FrameReader, Header, Kind, MalformedFrame
+from dualpath.transport.handshake import Hello, Refusal
+from dualpath.transport.stream import ByteStream, PlainStream, readable, receive_into, send_all
+from dualpath.transport.tls import HANDSHAKE_BYTE, Tls, TlsStream
 from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
 
 
 @dataclass(frozen=True)
 class Greeter:
-    """One endpoint's part in handshakes, from either side."""
+    """One endpoint's part in handshakes, from either side. `tls` None: links are not encrypted."""
 
     me: Address
     secret: bytes
     fingerprint: str
     deadline_s: float
+    tls: Tls | None = None
+
+    async def secure(self, sock: PlainStream, host: str) -> ByteStream:
+        """The stream over a connection that was dialed at `host`. `sock` stays the caller's to close.
+
+        Raises handshake.Refusal, OSError.
+        """
+        return sock if self.tls is None else await self.tls.connect(sock, host)
+
+    async def secure_accepted(self, sock: PlainStream) -> ByteStream:
+        """As `secure`, over one that was accepted. A Refusal is to be told to the peer over `sock`."""
+        await readable(sock)
+        first = sock.recv(1, socket.MSG_PEEK)
+        if (first == HANDSHAKE_BYTE and self.tls is None) or (
+            first == handshake.FIRST_BYTE and self.tls is not None
+        ):
+            # What it said is read, as a connection that is closed before loses the answer, too.
+            sock.recv(handshake.MAX_FIRST_BYTES)
+            mine, theirs = ("no TLS", "TLS") if self.tls is None else ("TLS", "no TLS")
+            raise Refusal(
+                "tls",
+                f"{self.me.endpoint_id} uses {mine}, and who dials it {theirs}; set tls_certificate, "
+                "tls_key and tls_ca on both sides, or on neither",
+            )
+        return sock if self.tls is None else await self.tls.accept(sock)
 
     async def dial(
-        self, sock: socket.socket, reader: FrameReader, peer: Address, lane: Lane, known_link: str
+        self, stream: ByteStream, reader: FrameReader, peer: Address, lane: Lane, known_link: str
     ) -> tuple[Hello, str]:
         """The peer's Hello, and the id of the link that both have now.
 
@@ -33,40 +59,36 @@ class Greeter:
         """
         mine = self._hello(lane, peer, known_link)
         mine_bytes = encode(mine)
-        await send_frame(sock, Kind.HELLO, mine_bytes)
-        kind, theirs_bytes = await receive_frame(sock, reader)
-        if kind is Kind.REFUSE:
-            handshake.check_welcome(theirs_bytes, b"")
+        await send_frame(stream, Kind.HELLO, mine_bytes)
+        theirs_bytes = await receive_answer(stream, reader, Kind.HELLO)
         theirs = handshake.read_hello(theirs_bytes)
-        mac = handshake.proof(self.secret, "dialer", mine_bytes, theirs_bytes)
-        await send_frame(sock, Kind.PROOF, encode(handshake.Proof(mac)))
-        _, answer = await receive_frame(sock, reader)
-        expected = handshake.proof(self.secret, "listener", mine_bytes, theirs_bytes)
-        handshake.check_welcome(answer, expected)
+        proofs = handshake.Proofs(self.secret, mine_bytes, theirs_bytes, binding(stream))
+        await send_frame(stream, Kind.PROOF, encode(handshake.Proof(proofs.dialer)))
+        welcome = await receive_answer(stream, reader, Kind.WELCOME)
+        handshake.check_welcome(welcome, proofs.listener)
         handshake.check_listener(mine, theirs)
         return theirs, mine.nonce.hex()
 
     async def answer(
-        self, sock: socket.socket, reader: FrameReader, on_lane: Callable[[Lane], None]
+        self, stream: ByteStream, reader: FrameReader, on_lane: Callable[[Lane], None]
     ) -> tuple[Hello, bytes]:
         """The dialer's Hello, and the frame that is to be the first on the link, once the caller has
         decided to have it. `on_lane` hears which lane it will be, before more is sent.
 
         Raises handshake.Refusal, MalformedFrame, OSError.
         """
-        _, theirs_bytes = await receive_frame(sock, reader)
+        theirs_bytes = await receive_frame(stream, reader, Kind.HELLO)
         theirs = handshake.read_hello(theirs_bytes)
         lane = Lane(theirs.lane)
         on_lane(lane)
         mine = self._hello(lane, theirs.sender)
         mine_bytes = encode(mine)
-        await send_frame(sock, Kind.HELLO, mine_bytes)
-        _, proof = await receive_frame(sock, reader)
-        expected = handshake.proof(self.secret, "dialer", theirs_bytes, mine_bytes)
-        handshake.check_proof(proof, expected)
+        await send_frame(stream, Kind.HELLO, mine_bytes)
+        proof = await receive_frame(stream, reader, Kind.PROOF)
+        proofs = handshake.Proofs(self.secret, theirs_bytes, mine_bytes, binding(stream))
+        handshake.check_proof(proof, proofs.dialer)
         handshake.check_identity(mine, theirs, self.me)
-        mac = handshake.proof(self.secret, "listener", theirs_bytes, mine_bytes)
-        return theirs, frame(Kind.WELCOME, encode(handshake.Welcome(mac)))
+        return theirs, frame(Kind.WELCOME, encode(handshake.Welcome(proofs.listener)))
 
     def _hello(self, lane: Lane, target: Address, known_link: str = "") -> Hello:
         return handshake.hello(
@@ -83,24 +105,44 @@ def frame(kind: Kind, payload: bytes) -> bytes:
     return Header(kind, length=len(payload)).pack() + payload
 
 
-async def send_frame(sock: socket.socket, kind: Kind, payload: bytes) -> None:
-    await asyncio.get_running_loop().sock_sendall(sock, frame(kind, payload))
+async def send_frame(stream: ByteStream, kind: Kind, payload: bytes) -> None:
+    await send_all(stream, frame(kind, payload))
 
 
-async def receive_frame(sock: socket.socket, reader: FrameReader) -> tuple[Kind, bytes]:
-    """The next frame of the handshake; takes no byte of what follows it.
+async def receive_frame(stream: ByteStream, reader: FrameReader, kind: Kind) -> bytes:
+    """The next frame of the handshake, which must be of `kind`; takes no byte of what follows it.
 
     Raises ConnectionError where the peer closes, MalformedFrame.
     """
-    loop = asyncio.get_running_loop()
+    return (await _receive(stream, reader, kind))[1]
+
+
+async def receive_answer(stream: ByteStream, reader: FrameReader, kind: Kind) -> bytes:
+    """As `receive_frame`, where the peer may also refuse. Raises its handshake.Refusal."""
+    came, body = await _receive(stream, reader, kind, Kind.REFUSE)
+    if came is Kind.REFUSE:
+        raise handshake.read_refusal(body)
+    return body
+
+
+async def _receive(stream: ByteStream, reader: FrameReader, *kinds: Kind) -> tuple[Kind, bytes]:
     body = bytearray()
     while True:
-        count = await loop.sock_recv_into(sock, reader.buffers()[0])
+        count = await receive_into(stream, reader.buffers()[0])
         if not count:
             raise ConnectionResetError("the peer closed the connection during the handshake")
         for event in reader.received(count):
-            if isinstance(event, Begin) and event.header.length:
-                body = bytearray(event.header.length)
+            header = event.header
+            if isinstance(event, Begin) and header.kind not in kinds:
+                wanted = " or ".join(kind.name for kind in kinds)
+                raise MalformedFrame(f"a {header.kind.name} frame came in place of {wanted}")
+            if isinstance(event, Begin) and header.length:
+                body = bytearray(header.length)
                 reader.into([memoryview(body)])
             elif isinstance(event, End):
-                return event.header.kind, bytes(body)
+                return header.kind, bytes(body)
+
+
+def binding(stream: ByteStream) -> bytes:
+    """What the proofs on `stream` are bound to."""
+    return stream.binding if isinstance(stream, TlsStream) else b""

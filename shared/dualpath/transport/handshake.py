@@ -6,25 +6,31 @@
     PROOF (mac)               →
                               ←    WELCOME (mac), or REFUSE (reason)
 
-Each mac is an HMAC-SHA256 of the secret over the prover's role and both HELLOs, nonces included, so that none
-can be replayed or reflected. The secret guards against strangers and mistakes; bytes on the link are neither
-encrypted nor signed. What the two tell each other is used only once the mac was right, but for the version.
+Each mac is an HMAC-SHA256 of the secret over the prover's role and both HELLOs (nonces, protocol, lane, identities,
+incarnations, fingerprints), and over what tells a TLS connection from all others: none can be replayed, reflected,
+or passed on to another connection. What the two tell each other is used only once the mac was right, but for the
+version. Without TLS (`tls`) the bytes that follow are neither encrypted nor signed.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
+import time
 from hashlib import sha256
-from typing import Literal
 
 from dualpath.lanes.api import Lane
+from dualpath.transport.frames import HEADER_BYTES, MAGIC, MAX_HANDSHAKE_BYTES
 from dualpath.wire.codec import PROTOCOL_VERSION, Decoder, MalformedMessage, Message, encode
 from dualpath.wire.types import Address
 
-Role = Literal["dialer", "listener"]
 NONCE_BYTES = 16
 MIN_DEADLINE_S = 0.05
+MAX_NAME = 200
+"""Characters of an endpoint's id and of its incarnation."""
+FIRST_BYTE = MAGIC.to_bytes(2, "little")[:1]
+"""Of what a dialer without TLS says."""
+MAX_FIRST_BYTES = HEADER_BYTES + MAX_HANDSHAKE_BYTES
 
 CROSSING = "crossing"
 """Refused because a link between the two exists or is being made that the dialer did not know of."""
@@ -77,7 +83,13 @@ class Refusal(Exception):
 _decode_version = Decoder(_Version)
 _decode_hello = Decoder(Hello)
 _decode_proof = Decoder(Proof)
-_decode_answer = Decoder(Welcome, Refuse)
+_decode_welcome = Decoder(Welcome)
+_decode_refuse = Decoder(Refuse)
+
+
+def incarnation() -> str:
+    """For a new endpoint: never drawn twice, and later ones sort behind earlier ones (by the clock)."""
+    return f"{time.time_ns():016x}{secrets.token_hex(4)}"
 
 
 def hello(
@@ -119,15 +131,30 @@ def read_hello(data: bytes) -> Hello:
         raise Refusal("malformed", "the peer's HELLO names no lane, or its nonce has a wrong size")
     if not decoded.deadline_s >= MIN_DEADLINE_S:
         raise Refusal("malformed", f"the peer's deadline is shorter than {MIN_DEADLINE_S} s")
-    if not decoded.sender.endpoint_id or not decoded.sender.incarnation:
+    sender = decoded.sender
+    if not sender.endpoint_id or not sender.incarnation:
         raise Refusal("malformed", "the peer's HELLO does not say who it is")
+    for name in (sender.endpoint_id, sender.incarnation, sender.host):
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise Refusal(
+                "malformed", "the peer's HELLO has a name that is too long, or unprintable"
+            )
     return decoded
 
 
-def proof(secret: bytes, role: Role, dialer_hello: bytes, listener_hello: bytes) -> bytes:
-    """The mac by which `role` proves that it knows the secret; the HELLOs as they were on the wire."""
-    transcript = sha256(dialer_hello).digest() + sha256(listener_hello).digest()
-    return hmac.digest(secret, b"dualpath.link.1." + role.encode() + transcript, "sha256")
+class Proofs:
+    """The macs by which both sides prove that they know the secret; the HELLOs as they were on the wire.
+
+    `binding` tells the TLS connection from all others; empty without TLS.
+    """
+
+    def __init__(
+        self, secret: bytes, dialer_hello: bytes, listener_hello: bytes, binding: bytes = b""
+    ) -> None:
+        said = (dialer_hello, listener_hello, binding)
+        transcript = b"".join(sha256(part).digest() for part in said)
+        self.dialer = hmac.digest(secret, b"dualpath.link.1.dialer" + transcript, "sha256")
+        self.listener = hmac.digest(secret, b"dualpath.link.1.listener" + transcript, "sha256")
 
 
 def check_proof(data: bytes, expected: bytes) -> None:
@@ -143,30 +170,39 @@ def check_proof(data: bytes, expected: bytes) -> None:
 
 
 def check_welcome(data: bytes, expected: bytes) -> None:
-    """At the dialer. Raise Refusal where the listener refused, or does not know the secret."""
+    """At the dialer. Raise Refusal where the listener does not know the secret."""
     try:
-        answer: Welcome | Refuse = _decode_answer(data)
+        right = hmac.compare_digest(_decode_welcome(data).mac, expected)
     except MalformedMessage as error:
-        raise Refusal("malformed", f"the peer's answer cannot be read: {error}") from error
-    if isinstance(answer, Refuse):
-        raise Refusal(answer.code, answer.reason)
-    if not hmac.compare_digest(answer.mac, expected):
+        raise Refusal("malformed", f"the peer's WELCOME cannot be read: {error}") from error
+    if not right:
         raise Refusal(
             "secret", "the peer uses another cluster secret; give both sides the same one"
         )
+
+
+def read_refusal(data: bytes) -> Refusal:
+    """What a REFUSE says. Its words come from anybody: they are cut, and cannot steer a terminal."""
+    try:
+        said: Refuse = _decode_refuse(data)
+    except MalformedMessage as error:
+        return Refusal("malformed", f"the peer's REFUSE cannot be read: {error}")
+    reason = "".join(letter if letter.isprintable() else "?" for letter in said.reason[:500])
+    return Refusal(said.code, reason)
 
 
 def check_identity(mine: Hello, theirs: Hello, me: Address) -> None:
     """At the listener, once the proof was right. `mine` is the answer to `theirs`. Raises Refusal."""
     if theirs.target_id != me.endpoint_id:
         raise Refusal(
-            "identity", f"{theirs.target_id} was dialed, but {me.endpoint_id} listens here"
+            "identity",
+            f"{theirs.sender.endpoint_id} dialed {theirs.target_id}, but {me.endpoint_id} listens here",
         )
     if theirs.target_incarnation not in ("", me.incarnation):
         raise Refusal(
             "incarnation",
-            f"{me.endpoint_id} has restarted: life {theirs.target_incarnation} is gone, "
-            f"{me.incarnation} is here; ask for its new address",
+            f"{me.endpoint_id} has restarted: life {theirs.target_incarnation}, which "
+            f"{theirs.sender.endpoint_id} dialed, is gone, {me.incarnation} is here; ask for its new address",
         )
     check_fingerprint(mine, theirs)
 
@@ -182,7 +218,10 @@ def check_fingerprint(mine: Hello, theirs: Hello) -> None:
 
 
 def check_listener(mine: Hello, theirs: Hello) -> None:
-    """At the dialer, once the welcome was right: is it whom `mine` means? Raises Refusal."""
+    """At the dialer, once the welcome was right: is it whom `mine` means, and does it mean this side?
+
+    Raises Refusal.
+    """
     if theirs.sender.endpoint_id != mine.target_id or mine.target_incarnation not in (
         "",
         theirs.sender.incarnation,
@@ -192,7 +231,23 @@ def check_listener(mine: Hello, theirs: Hello) -> None:
             f"{mine.target_id} was dialed, but {theirs.sender.endpoint_id} "
             f"({theirs.sender.incarnation}) answered",
         )
+    meant = (theirs.target_id, theirs.target_incarnation, theirs.lane)
+    if meant != (mine.sender.endpoint_id, mine.sender.incarnation, mine.lane):
+        raise Refusal(
+            "identity", f"{theirs.sender.endpoint_id} answered somebody else, or on another lane"
+        )
     check_fingerprint(mine, theirs)
+
+
+def check_life(known: str, theirs: Address) -> None:
+    """`known` is the incarnation of a link that is up, of the same endpoint. Raise Refusal where the
+    newcomer is the life before it."""
+    if theirs.incarnation < known:
+        raise Refusal(
+            "incarnation",
+            f"{theirs.endpoint_id} has restarted: life {theirs.incarnation} is over, {known} is linked "
+            "here; stop the older process, or give one of the two another name",
+        )
 
 
 def refuse(refusal: Refusal) -> bytes:

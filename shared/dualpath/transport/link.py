@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 
 from dualpath.lanes.api import Lane, Nic
@@ -16,6 +15,7 @@ from dualpath.transport.outbox import Outbox
 from dualpath.transport.receiving import PeerGone, Receiver
 from dualpath.transport.regions import Regions
 from dualpath.transport.sending import Outcome, Sender
+from dualpath.transport.stream import ByteStream
 from dualpath.wire.types import Address
 
 log = get_logger(__name__)
@@ -41,7 +41,7 @@ class Link:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: ByteStream,
         reader: FrameReader,
         *,
         link_id: str,

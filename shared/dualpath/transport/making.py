@@ -7,7 +7,9 @@ from functools import partial
 from dualpath.lanes.api import Lane, Nic
 from dualpath.settings import Settings
 from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.sockets import Marks
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.tls import Tls
 
 
 def make_endpoint(
@@ -30,6 +32,8 @@ def make_endpoint(
         fingerprint=fingerprint,
         transfer_deadline_s=settings.transfer_deadline_s,
         port=port,
+        tls=Tls.of(settings),
+        marks=Marks.of(settings),
     )
 
 

@@ -1,13 +1,13 @@
-"""The sending half of a link: whole frames onto a non-blocking socket, one after another."""
+"""The sending half of a link: whole frames onto a non-blocking stream, one after another."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from dualpath.lanes.api import Priority
+from dualpath.transport.stream import ByteStream
 
 _IOV_MAX = 1000
 _BYTES_PER_TURN = 1 << 20
@@ -49,7 +49,7 @@ class Outbox:
     `on_error` hears of a socket that failed, once; it must call `close`.
     """
 
-    def __init__(self, sock: socket.socket, on_error: Callable[[str], None]) -> None:
+    def __init__(self, sock: ByteStream, on_error: Callable[[str], None]) -> None:
         self._sock = sock
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
@@ -135,10 +135,13 @@ class Outbox:
         budget = _BYTES_PER_TURN
         while not self._closed:
             parcel = self._current or self._next()
-            if parcel is None:
-                self._disarm()
-                return
             try:
+                if parcel is None:
+                    if self._sock.flush():
+                        self._disarm()
+                    else:
+                        self._arm()
+                    return
                 sent = self._sock.sendmsg(parcel.views[:_IOV_MAX])
             except (BlockingIOError, InterruptedError):
                 self._arm()

@@ -23,6 +23,7 @@ from dualpath.transport.inbox import Inbox
 from dualpath.transport.outbox import Outbox
 from dualpath.transport.regions import Closed, Regions
 from dualpath.transport.sending import Sender
+from dualpath.transport.stream import ByteStream, PlainStream
 
 _BYTES_PER_TURN = 1 << 20
 """What is received before the event loop sees to others."""
@@ -45,7 +46,7 @@ class Receiver:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: ByteStream,
         reader: FrameReader,
         *,
         lane: Lane,
@@ -142,26 +143,30 @@ class Receiver:
             self._on_heard()
             if events := reader.received(count):
                 return events
-            if count < _WAKE_BYTES:
+            if count < _WAKE_BYTES and not sock.unread():
                 break  # Most likely that was all; to ask would cost as much as to be told.
         self._turn = 0
         return []
 
     async def _wait(self) -> list[Event]:
         """The next events. The event loop receives the middle of a payload without waking this task."""
-        self._set_low_water()
         if not self._watched:
             self._watched = True
             self._loop.add_reader(self._sock, self._serve)
         self._heard_at = self._loop.time()
         self._coming = self._loop.create_future()
+        self._expect_more()
         try:
             return await self._coming
         finally:
             self._coming = None
 
-    def _set_low_water(self) -> None:
+    def _expect_more(self) -> None:
         """Of a payload, wake for WAKE_BYTES or its rest: each time costs as much as copying tens of kilobytes."""
+        if self._sock.unread():
+            self._loop.call_soon(self._serve)
+        if not isinstance(self._sock, PlainStream):
+            return  # What an encrypted stream holds already is missing from what is to come.
         nbytes = min(self._reader.left, _WAKE_BYTES) or 1
         if nbytes != self._low_water:
             self._low_water = nbytes
@@ -173,8 +178,7 @@ class Receiver:
         coming = self._coming
         if coming is None:
             # Nobody reads for now. To watch on from one wait to the next saves most of its cost.
-            self._watched = False
-            self._loop.remove_reader(self._sock)
+            self.close()
         elif not coming.done():
             try:
                 events = self._take()
@@ -185,7 +189,7 @@ class Receiver:
             if events:
                 coming.set_result(events)
             else:
-                self._set_low_water()
+                self._expect_more()
 
     def _begin(self, header: Header) -> None:
         if header.kind is Kind.WRITE:

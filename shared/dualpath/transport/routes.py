@@ -32,7 +32,20 @@ class Routes:
         """The id of the last link to the peer, live or not; empty where there was none."""
         return self._last_ids.get((peer.endpoint_id, lane), "")
 
+    def other_lives(self, peer: Address) -> list[Link]:
+        """The live links to this endpoint in other incarnations of it."""
+        return [
+            link
+            for link in self.links
+            if link.peer.endpoint_id == peer.endpoint_id
+            and link.peer.incarnation != peer.incarnation
+            and link.lost is None
+        ]
+
     def add(self, link: Link) -> None:
+        """The peer's earlier life, if it is still linked, is cut off."""
+        for other in self.other_lives(link.peer):
+            other.fail("the peer has restarted: a later life of it is here")
         life, place = self._keys(link)
         older = self._by_life.get(life)
         if older is not None:

@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dualpath.lanes.api import Lane
+from dualpath.settings import Settings
+from dualpath.transport.stream import ByteStream, PlainStream
 
 NOTSENT_LOWAT_BYTES = 512 * 1024
 """Unsent bytes that the kernel holds per link: enough to keep it busy, little enough that the arbiter and not
@@ -18,9 +22,23 @@ CONGESTION_CONTROL = b"cubic"
 time, and slows one lane on account of the other. Rates are the NICs' affair here."""
 BACKLOG = 128
 
-_TOS = {Lane.HIGH: 0xB8, Lane.LOW: 0x20}
-"""DSCP EF and CS1, in the position of the TOS byte."""
-_PRIORITY = {Lane.HIGH: 6, Lane.LOW: 1}
+
+@dataclass(frozen=True)
+class Marks:
+    """What tells a network with QoS which lane a packet is of, by lane: the DSCP in its header, and the
+    kernel's SO_PRIORITY, which queue disciplines of this machine see."""
+
+    dscp: Mapping[Lane, int] = field(default_factory=lambda: {Lane.HIGH: 46, Lane.LOW: 8})
+    priority: Mapping[Lane, int] = field(default_factory=lambda: {Lane.HIGH: 6, Lane.LOW: 1})
+
+    @classmethod
+    def of(cls, settings: Settings) -> Marks:
+        """Without lanes all traffic has the marks of the low one."""
+        values = (settings.lane_dscp, settings.lane_priority)
+        dscp, priority = (
+            {Lane.HIGH: high if settings.lanes else low, Lane.LOW: low} for high, low in values
+        )
+        return cls(dscp, priority)
 
 
 async def listen(host: str, port: int) -> socket.socket:
@@ -41,17 +59,17 @@ async def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def connect(host: str, port: int, lane: Lane) -> socket.socket:
+async def connect(host: str, port: int, lane: Lane, marks: Marks | None = None) -> PlainStream:
     """A connected, tuned, non-blocking socket. Raises OSError."""
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure: OSError | None = None
     for family, kind, protocol, _, where in infos:
-        sock = socket.socket(family, kind, protocol)
+        sock = PlainStream(family, kind, protocol)
         try:
             sock.setblocking(False)
             tune(sock)
-            mark(sock, lane)
+            mark(sock, lane, marks or Marks())
             await loop.sock_connect(sock, where)
         except OSError as error:
             sock.close()
@@ -81,14 +99,15 @@ def tune(sock: socket.socket) -> None:
             _try(sock, socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def mark(sock: socket.socket, lane: Lane) -> None:
-    """Tell networks with QoS which lane this is. The TOS byte first: setting it resets the priority."""
+def mark(sock: socket.socket, lane: Lane, marks: Marks) -> None:
+    """Mark what is sent from here on. The DSCP first: setting it resets the priority."""
+    tos = marks.dscp[lane] << 2
     if sock.family == socket.AF_INET6:
-        _try(sock, socket.IPPROTO_IPV6, socket.IPV6_TCLASS, _TOS[lane])
+        _try(sock, socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
     else:
-        _try(sock, socket.IPPROTO_IP, socket.IP_TOS, _TOS[lane])
+        _try(sock, socket.IPPROTO_IP, socket.IP_TOS, tos)
     if hasattr(socket, "SO_PRIORITY"):
-        _try(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY[lane])
+        _try(sock, socket.SOL_SOCKET, socket.SO_PRIORITY, marks.priority[lane])
 
 
 def _try(sock: socket.socket, level: int, option: int, value: int | bytes) -> None:
@@ -97,12 +116,8 @@ def _try(sock: socket.socket, level: int, option: int, value: int | bytes) -> No
         sock.setsockopt(level, option, value)
 
 
-def abort(sock: socket.socket) -> None:
+def abort(stream: ByteStream) -> None:
     """Close at once; what the kernel still holds is not sent any more."""
-    _try_linger(sock)
-    sock.close()
-
-
-def _try_linger(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -27,6 +26,9 @@ from dualpath.transport.handshake import Hello, Refusal
 from dualpath.transport.link import Link, NotStarted
 from dualpath.transport.regions import Regions
 from dualpath.transport.routes import Routes
+from dualpath.transport.sockets import Marks
+from dualpath.transport.stream import ByteStream, PlainStream
+from dualpath.transport.tls import Tls
 from dualpath.wire.codec import MAX_MESSAGE_BYTES
 from dualpath.wire.types import Address
 
@@ -44,6 +46,8 @@ class TcpEndpoint(Endpoint):
     `secret` is the cluster's. Two endpoints with a `fingerprint` each must have the same; an empty one serves
     any model. A dialed Address with an empty incarnation means whichever life of the peer listens there.
     What is silent for `transfer_deadline_s` is cut; a link is made, or given up, within it as well.
+    With `tls` all its links are encrypted, and peers without it are refused. Of two lives of one endpoint the
+    earlier is cut, and refused as long as the later is linked. `marks` are those of its packets.
 
     An operation whose link turns out to be lost before a byte of it has left is tried again on a
     new link; one that had begun is not, since its immediate data or message might count twice.
@@ -60,19 +64,23 @@ class TcpEndpoint(Endpoint):
         transfer_deadline_s: float = 5.0,
         port: int = 0,
         announce: str | None = None,
+        tls: Tls | None = None,
+        marks: Marks | None = None,
     ) -> None:
         if not endpoint_id:
             raise ValueError("an endpoint needs an id")
         if not secret:
             raise ValueError("an endpoint needs the cluster's secret; an empty one guards nothing")
         self.endpoint_id = endpoint_id
-        self.incarnation = secrets.token_hex(8)
+        self.incarnation = handshake.incarnation()
         self.nic = nic
         self._host = host
         self._announced_host = announce or host
         self._port = port
         self._secret = secret
         self._fingerprint = fingerprint
+        self._tls = tls
+        self._marks = marks or Marks()
         self._deadline_s = transfer_deadline_s
         self._regions = Regions()
         self._routes = Routes()
@@ -99,7 +107,9 @@ class TcpEndpoint(Endpoint):
         self._listener = await sockets.listen(self._host, self._port)
         port = self._listener.getsockname()[1]
         self._address = Address(self.endpoint_id, self.incarnation, self._announced_host, port)
-        self._greeter = Greeter(self._address, self._secret, self._fingerprint, self._deadline_s)
+        self._greeter = Greeter(
+            self._address, self._secret, self._fingerprint, self._deadline_s, self._tls
+        )
         self._on_message = on_message
         self._spawn(self._accept(self._listener))
 
@@ -233,8 +243,9 @@ class TcpEndpoint(Endpoint):
             raise LinkError(f"{where} cannot be reached: {error.strerror or error}") from error
 
     async def _dial_once(self, peer: Address, lane: Lane) -> Link:
-        sock = await sockets.connect(peer.host, peer.port, lane)
+        sock = await sockets.connect(peer.host, peer.port, lane, self._marks)
         try:
+            stream = await self._greeter.secure(sock, peer.host)
             present = self._routes.find(peer, lane)
             if present is not None:
                 # Meanwhile the peer has dialed. Naming that link as known would tell it that it is given up.
@@ -242,8 +253,8 @@ class TcpEndpoint(Endpoint):
                 return present
             reader = FrameReader()
             known = self._routes.last_id(peer, lane)
-            theirs, link_id = await self._greeter.dial(sock, reader, peer, lane, known)
-            return self._adopt(sock, reader, theirs, link_id=link_id, dialed_here=True)
+            theirs, link_id = await self._greeter.dial(stream, reader, peer, lane, known)
+            return self._adopt(stream, reader, theirs, link_id=link_id, dialed_here=True)
         except BaseException:
             sock.close()
             raise
@@ -253,7 +264,7 @@ class TcpEndpoint(Endpoint):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, where = await loop.sock_accept(listener)
+                accepted, where = await loop.sock_accept(listener)
             except OSError as error:
                 # Out of file descriptors, most likely: others must close theirs first.
                 log.error("accept_failed", endpoint=self.endpoint_id, reason=str(error))
@@ -263,24 +274,28 @@ class TcpEndpoint(Endpoint):
                 oldest = next(iter(self._unproven))
                 del self._unproven[oldest]
                 oldest.cancel()
+            sock = PlainStream.of(accepted)
             task = self._spawn(self._welcome(sock, f"{where[0]}:{where[1]}"))
             self._unproven[task] = None
             task.add_done_callback(partial(self._proven, sock))
 
-    def _proven(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+    def _proven(self, sock: PlainStream, task: asyncio.Task[None]) -> None:
         self._unproven.pop(task, None)
         if task.cancelled():
             # Perhaps before its first step, in which case nobody else has closed it.
             sock.close()
 
-    async def _welcome(self, sock: socket.socket, where: str) -> None:
+    async def _welcome(self, sock: PlainStream, where: str) -> None:
         """Lead one accepted connection to a link, or to its end."""
+        stream: ByteStream = sock
         try:
+            sockets.tune(sock)
             async with asyncio.timeout(self._deadline_s):
-                await self._listen_once(sock)
+                stream = await self._greeter.secure_accepted(sock)
+                await self._listen_once(stream, partial(sockets.mark, sock, marks=self._marks))
         except Refusal as refusal:
             log.warning("peer_refused", peer=where, code=refusal.code, reason=str(refusal))
-            await self._say_no(sock, refusal)
+            await self._say_no(stream, refusal)
         except (MalformedFrame, OSError, TimeoutError) as error:
             sock.close()
             log.warning("handshake_failed", peer=where, reason=str(error) or "it took too long")
@@ -288,15 +303,13 @@ class TcpEndpoint(Endpoint):
             sock.close()
             raise
 
-    async def _listen_once(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        sockets.tune(sock)
+    async def _listen_once(self, stream: ByteStream, on_lane: Callable[[Lane], None]) -> None:
         reader = FrameReader()
-        theirs, welcome = await self._greeter.answer(sock, reader, partial(sockets.mark, sock))
+        theirs, welcome = await self._greeter.answer(stream, reader, on_lane)
         # From here to the welcome nothing waits: no link is seen before its peer is told of it.
         self._admit(theirs)
         link_id = theirs.nonce.hex()
-        link = self._adopt(sock, reader, theirs, link_id=link_id, dialed_here=False)
+        link = self._adopt(stream, reader, theirs, link_id=link_id, dialed_here=False)
         link.control(welcome)
 
     def _admit(self, theirs: Hello) -> None:
@@ -316,30 +329,33 @@ class TcpEndpoint(Endpoint):
         if crossing:
             raise Refusal(handshake.CROSSING, "a link is being made from the other side")
 
-    async def _say_no(self, sock: socket.socket, refusal: Refusal) -> None:
+    async def _say_no(self, stream: ByteStream, refusal: Refusal) -> None:
         try:
             async with asyncio.timeout(self._deadline_s):
-                await greeting.send_frame(sock, Kind.REFUSE, handshake.refuse(refusal))
+                await greeting.send_frame(stream, Kind.REFUSE, handshake.refuse(refusal))
         except (OSError, TimeoutError) as error:
             log.info("refusal_not_sent", reason=str(error))
         finally:
-            sock.close()
+            stream.close()
 
     def _adopt(
         self,
-        sock: socket.socket,
+        stream: ByteStream,
         reader: FrameReader,
         peer: Hello,
         *,
         link_id: str,
         dialed_here: bool,
     ) -> Link:
-        """Make a link of a connection whose handshake is done, and serve it."""
+        """Make a link of a connection whose handshake is done, and serve it. Raises Refusal where the
+        peer's later life is linked."""
         if self._closing or self._on_message is None:
             raise ConnectionAbortedError(f"endpoint {self.endpoint_id} is being closed")
+        for other in self._routes.other_lives(peer.sender):
+            handshake.check_life(other.peer.incarnation, peer.sender)
         reader.authenticated()
         link = self._new_link(
-            sock,
+            stream,
             reader,
             link_id=link_id,
             peer=peer.sender,
@@ -355,8 +371,8 @@ class TcpEndpoint(Endpoint):
         self._spawn(self._serve(link))
         return link
 
-    def _new_link(self, sock: socket.socket, reader: FrameReader, **options: Any) -> Link:
-        return Link(sock, reader, **options)
+    def _new_link(self, stream: ByteStream, reader: FrameReader, **options: Any) -> Link:
+        return Link(stream, reader, **options)
 
     async def _serve(self, link: Link) -> None:
         log.info("link_up", peer=str(link), lane=link.lane.name, dialed=link.dialed_here)

@@ -202,8 +202,8 @@ async def test_a_peer_whose_payload_trickles_is_not_taken_for_silent(make: Make)
     for _ in range(4):
         # The time is what is tested: together longer than the deadline, each shorter.
         await asyncio.sleep(DEADLINE_S * 0.6)
-        await peer.loop.sock_sendall(peer.sock, b"x" * 1000)
-    await peer.loop.sock_sendall(peer.sock, b"x" * (region.nbytes - 5000))
+        await peer.send(b"x" * 1000)
+    await peer.send(b"x" * (region.nbytes - 5000))
     assert (await peer.hear(Kind.WRITE_ACK)).code == Status.OK
     assert region.memory == b"x" * region.nbytes
     peer.close()

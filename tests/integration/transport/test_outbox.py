@@ -12,6 +12,7 @@ from tests.support.wait import until
 
 from dualpath.lanes import Priority
 from dualpath.transport.outbox import MAX_CONTROL_BYTES, Outbox
+from dualpath.transport.stream import PlainStream
 
 Pair = tuple[Outbox, socket.socket, list[str]]
 BIG = 2_000_000
@@ -20,8 +21,8 @@ BIG = 2_000_000
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     """An outbox, the reading end of its socket, and the errors that it reported."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    one, theirs = socket.socketpair()
+    ours = PlainStream.of(one)
     theirs.setblocking(False)
     errors: list[str] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 from typing import Any
 
 from dualpath.lanes.api import Lane
@@ -14,6 +13,7 @@ from dualpath.transport.rdma import nixl
 from dualpath.transport.rdma.link import Fabric, RdmaLink
 from dualpath.transport.rdma.memory import Pinned, Rooms
 from dualpath.transport.rdma.rail import Poller
+from dualpath.transport.stream import ByteStream
 from dualpath.transport.tcp import TcpEndpoint
 
 DSCP = {Lane.HIGH: 46, Lane.LOW: 8}
@@ -95,9 +95,9 @@ class RdmaEndpoint(TcpEndpoint):
         for rooms in self._rooms:
             rooms.close()
 
-    def _new_link(self, sock: socket.socket, reader: FrameReader, **options: Any) -> Link:
+    def _new_link(self, stream: ByteStream, reader: FrameReader, **options: Any) -> Link:
         return RdmaLink(
-            sock,
+            stream,
             reader,
             fabric=self._fabrics[options["lane"]],
             name=f"{self.endpoint_id}/{self.incarnation}/{options['link_id']}",
