@@ -122,7 +122,7 @@ class Attacker:
     def _changes(self) -> dict[str, Any]:
         """One lie in a HELLO."""
         lies: list[dict[str, Any]] = [
-            {"protocol": 2},
+            {"protocol": 99},
             {"nonce": b"short"},
             {"lane": 9},
             {"deadline_s": 0.0},

@@ -220,8 +220,8 @@ async def test_the_memory_is_free_at_once_though_the_peer_stops_in_mid_frame(
 
 # ── lies about versions ────────────────────────────────────────────────────────────────────────────
 async def test_a_hello_of_another_version(linked: Scene) -> None:
-    with refused("version", "version 2"):
-        await RawPeer.dial(linked.endpoint.address, endpoint_id="liar", protocol=2)
+    with refused("version", "protocol version 99"):
+        await RawPeer.dial(linked.endpoint.address, endpoint_id="liar", protocol=99)
 
 
 async def test_a_frame_of_another_version_after_the_handshake(linked: Scene) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dualpath.lanes.api import Lane
 from dualpath.transport import handshake
 from dualpath.transport.handshake import Proofs, Refusal
-from dualpath.wire.codec import encode
+from dualpath.wire.codec import PROTOCOL_VERSION, encode
 from dualpath.wire.types import Address
 
 DIALER = Address("dialer", "d1", "127.0.0.1", 1)
@@ -52,7 +52,7 @@ def test_a_proof_is_good_for_its_secret_role_connection_and_hellos_only() -> Non
 
 
 OTHERWISE = {
-    "protocol": 2,
+    "protocol": PROTOCOL_VERSION + 1,
     "nonce": bytes(16),
     "sender": LISTENER,
     "fingerprint": "another",
