@@ -20,6 +20,7 @@ import pytest
 from tests.e2e.conftest import StartCluster
 from tests.support.agents import Client, Reply, talk_all
 from tests.support.cluster import LocalCluster, until
+from tests.support.stored import flip, stored
 
 from dualpath.blocks import BlockKeys, root_key
 from dualpath.model.spec import ModelSpec, load_spec
@@ -175,10 +176,8 @@ def test_one_flipped_byte_in_a_stored_block_is_found_computed_anew_and_repaired(
     """Comes last: it damages the store."""
     reply = max(run.warm, key=lambda reply: len(reply.prompt))
     block_tokens = run.spec.geometry.block_tokens
-    damaged = _stored_block(run, reply, number=2)
-    data = bytearray(damaged.read_bytes())
-    data[-1000] ^= 1
-    damaged.write_bytes(data)
+    file, offset = _stored_block(run, reply, number=2)
+    flip(file, offset + 1000)
     before = _corrupt_reads(run)
 
     async def again() -> Reply:
@@ -221,13 +220,13 @@ def test_a_thousand_requests_through_memory_for_a_few(start_own_cluster: StartCl
     cluster.until_idle()
 
 
-def _stored_block(run: Run, reply: Reply, number: int) -> Path:
-    """The file of a prompt's block; its name is the block's key in hexadecimal."""
+def _stored_block(run: Run, reply: Reply, number: int) -> tuple[Path, int]:
+    """File and offset of a prompt's block."""
     chain = BlockKeys(root_key(run.spec.fingerprint), run.spec.geometry.block_tokens)
     chain.extend(reply.prompt)
-    store = run.cluster.home / "store"
-    (file,) = (path for path in store.rglob("*") if path.stem == chain.keys[number].hex())
-    return file
+    places = stored(run.cluster.home / "store")
+    (place,) = (place for (_, key), place in places.items() if key == chain.keys[number])
+    return place
 
 
 def _corrupt_reads(run: Run) -> int:

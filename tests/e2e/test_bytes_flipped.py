@@ -214,14 +214,14 @@ async def test_in_a_slot_from_which_a_block_is_stored(it: Rig, decoded: bool) ->
     write = it.decode.store.write
 
     async def write_damaged(
-        keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float
+        keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float, depth: int = 0
     ) -> list[WriteStatus]:
         # Blocks of the prompt come together, those that decoding fills one by one.
         if (len(keys) == 1) is decoded:
             (request,) = it.decode._requests
             await request.copied.wait()
             blocks[0][100] ^= 1
-        return await write(keys, blocks, deadline_s=deadline_s)
+        return await write(keys, blocks, deadline_s=deadline_s, depth=depth)
 
     it.decode.store.write = write_damaged  # type: ignore[method-assign]
     cold = await it.generate(prompt(12), 80)

@@ -14,9 +14,7 @@ from tests.support.client import complete, oracle, prompt, spec_of
 from tests.support.cluster import LocalCluster, until
 
 from dualpath.cluster.processes import alive
-from dualpath.kvstore.disk import DiskStore
-from dualpath.model.spec import ModelSpec
-from dualpath.wire.store import FOUND, Namespace
+from dualpath.kvstore.survey import Survey
 
 ROUNDS = 10
 
@@ -39,7 +37,7 @@ async def test_ten_sigkills_of_everything_in_mid_load(tmp_path: Path) -> None:
                 await load_then_kill(client, cluster, source, round_number)
         finally:
             kill_everything(cluster)
-        blocks = await verify(tmp_path / "home" / "store", spec)
+        blocks = await asyncio.to_thread(verify, tmp_path / "home" / "store")
         assert blocks > stored, "each round's load has stored something"
         stored = blocks
 
@@ -78,25 +76,12 @@ def kill_everything(cluster: LocalCluster) -> None:
     until(lambda: not any(alive(process) for process in services), "every process is gone")
 
 
-async def verify(store: Path, spec: ModelSpec) -> int:
-    """Read every block of every shard; each must be there and right. How many there are."""
+def verify(store: Path) -> int:
+    """Read every block of every shard; each must be right. How many there are."""
     count = 0
-    for root in await asyncio.to_thread(lambda: sorted(store.iterdir())):
-        disk = DiskStore(root)
-        await disk.open()
-        try:
-            count += await verify_shard(
-                disk, Namespace(spec.fingerprint, spec.geometry.full_block_bytes)
-            )
-        finally:
-            await disk.close()
+    for root in sorted(store.iterdir()):
+        with Survey(root) as survey:
+            for block in survey.verify():
+                assert block.right, f"{block.key.hex()} in {root}"
+                count += 1
     return count
-
-
-async def verify_shard(disk: DiskStore, namespace: Namespace) -> int:
-    keys = [bytes.fromhex(path.stem) for path in disk.root.glob("*-*/??/*") if path.is_file()]
-    into = memoryview(bytearray(namespace.block_bytes))
-    for key in keys:
-        status, _ = await disk.read(namespace, key, into)
-        assert status == FOUND, f"{key.hex()} in {disk.root}"
-    return len(keys)

@@ -284,7 +284,7 @@ class DecodeNode(Node):
         request.slots = [*slots[:first], *slots[stop:]]
         request.stores.extend(
             self._write_back.prompt_blocks(
-                request.keys[first:stop], slots[first:stop], request.copied
+                request.keys[first:stop], slots[first:stop], first, request.copied
             )
         )
 

@@ -41,13 +41,13 @@ class WriteBack:
         self.not_stored = 0
 
     def prompt_blocks(
-        self, keys: Sequence[bytes], slots: Sequence[int], copied: asyncio.Event
+        self, keys: Sequence[bytes], slots: Sequence[int], depth: int, copied: asyncio.Event
     ) -> list[asyncio.Task[object]]:
-        """Store a prompt's new blocks out of their slots, which are this object's from now on. They are
-        released when they are stored and `copied` (the H2D that reads them too has ended) is set."""
+        """Store a prompt's new blocks, `depth` blocks before them, out of their slots, which are this object's from
+        now on. They are released when they are stored and `copied` (the H2D that reads them too has ended) is set."""
         if not keys:
             return []
-        work = self._store_slots(list(keys), list(slots), copied)
+        work = self._store_slots(list(keys), list(slots), depth, copied)
         return [self._tasks.spawn(work, "store prompt blocks")]
 
     async def decoded_block(
@@ -67,7 +67,9 @@ class WriteBack:
         except BaseException:
             self._arena.release([slot])
             raise
-        return [self._tasks.spawn(self._store_decoded(key, slot, cnic), "store decoded block")]
+        return [
+            self._tasks.spawn(self._store_decoded(key, slot, block, cnic), "store decoded block")
+        ]
 
     def _off_the_device(self, row: DecodeRow, block: int, target: memoryview) -> list[Copy]:
         geometry, start = self._geometry, block * self._geometry.block_tokens
@@ -80,20 +82,23 @@ class WriteBack:
             copies.append((target[offset : offset + size], row.kv.wire[at : at + size]))
         return copies
 
-    async def _store_decoded(self, key: bytes, slot: int, cnic: Nic) -> None:
+    async def _store_decoded(self, key: bytes, slot: int, depth: int, cnic: Nic) -> None:
         try:
             await cnic.local_copy(Lane.LOW, self._geometry.full_block_bytes)
         except BaseException:
             self._arena.release([slot])
             raise
-        await self._store_slots([key], [slot])
+        await self._store_slots([key], [slot], depth)
 
     async def _store_slots(
-        self, keys: list[bytes], slots: list[int], copied: asyncio.Event | None = None
+        self, keys: list[bytes], slots: list[int], depth: int, copied: asyncio.Event | None = None
     ) -> None:
         try:
             statuses = await self._store.write(
-                keys, [self._arena.view(slot) for slot in slots], deadline_s=self._deadline_s
+                keys,
+                [self._arena.view(slot) for slot in slots],
+                deadline_s=self._deadline_s,
+                depth=depth,
             )
             self._count(statuses, "shard")
             if copied is not None:

@@ -49,6 +49,13 @@ def check_checksums(checksums: bytes, keys: list[bytes]) -> None:
         raise Refusal(f"{len(checksums)} bytes of checksums came with {len(keys)} keys")
 
 
+def check_depths(depths: tuple[int, ...], keys: list[bytes]) -> None:
+    if len(depths) != len(keys):
+        raise Refusal(f"{len(depths)} depths came with {len(keys)} keys")
+    if any(not 0 <= depth < 1 << 32 for depth in depths):
+        raise Refusal("a depth is out of range")
+
+
 def check_deadline(deadline_s: float) -> float:
     """The deadline, cut to what the shard grants; raises Refusal for one that is no time."""
     if not deadline_s > 0:

@@ -54,7 +54,7 @@ class ReadCall:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(BLOCKS_IN_FLIGHT, sum(present))):
                 group.create_task(self._blocks(indices))
-        self.disk.use(self.request.namespace, self.keys)
+        self.disk.touch(self.request.namespace, self.keys)
         await answer(
             self.endpoint,
             self.peer,
@@ -69,7 +69,8 @@ class ReadCall:
             async with self.turn:
                 if self._over():
                     return
-                async with self.staging.hold(self.request.namespace.block_bytes) as buffer:
+                nbytes = self.disk.read_bytes(self.request.namespace)
+                async with self.staging.hold(nbytes) as buffer:
                     if self._over():
                         return
                     await self._block(index, buffer)
@@ -77,20 +78,21 @@ class ReadCall:
     async def _block(self, index: int, buffer: memoryview) -> None:
         request = self.request
         status, checksum = await self.disk.read(request.namespace, self.keys[index], buffer)
-        if status is ReadStatus.FOUND and not await self._sent(index, buffer):
+        block = buffer[: request.namespace.block_bytes]
+        if status is ReadStatus.FOUND and not await self._sent(index, block):
             return
         self._statuses[index] = status
         at = index * CHECKSUM_BYTES
         self._checksums[at : at + CHECKSUM_BYTES] = checksum
 
-    async def _sent(self, index: int, buffer: memoryview) -> bool:
+    async def _sent(self, index: int, block: memoryview) -> bool:
         """Whether the block has landed at the client; where not, the call is over."""
         if self._stopped:
             return False
         request = self.request
         try:
             await self.endpoint.write(
-                self.peer, request.region_key, request.offsets[index], [buffer], imm=index
+                self.peer, request.region_key, request.offsets[index], [block], imm=index
             )
         except Revoked:
             self._stopped = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dualpath.kvstore.disk import DiskStore, namespace_dir
+from dualpath.kvstore.disk import DiskOptions, DiskStore, namespace_dir
 from dualpath.kvstore.index import BlockName
 from dualpath.kvstore.tasks import Tasks
 from dualpath.lanes.api import Nic
@@ -19,6 +19,7 @@ from dualpath.storage.calls import (
     answer,
     check_checksums,
     check_deadline,
+    check_depths,
     check_keys,
     check_offsets,
 )
@@ -58,16 +59,12 @@ class StorageShard:
         endpoint: Endpoint,
         *,
         nic: Nic | None = None,
-        fsync: bool = False,
-        capacity_bytes: int | None = None,
+        options: DiskOptions | None = None,
         staging_bytes: int = STAGING_BYTES,
     ) -> None:
-        """`capacity_bytes` bounds what blocks take of the disk, `staging_bytes` the memory of reads, and again that
-        of writes; `nic` is only for the status."""
+        """`staging_bytes` bounds the memory of reads, and again that of writes; `nic` is only for the status."""
         self.shard_id = shard_id
-        self._disk = DiskStore(
-            root, fsync=fsync, capacity_bytes=capacity_bytes, held=self._is_leased
-        )
+        self._disk = DiskStore(root, options, held=self._is_leased)
         self._endpoint = endpoint
         self._nic = nic
         self._reading = Staging("read_staging_bytes", staging_bytes, wire.MAX_BLOCK_BYTES)
@@ -117,6 +114,7 @@ class StorageShard:
             counters={
                 "blocks": stat.blocks,
                 "bytes": stat.nbytes,
+                "allocated_bytes": self._disk.allocated_bytes,
                 **self._disk.counters,
             },
         )
@@ -129,6 +127,9 @@ class StorageShard:
         match message := wire.to_shard(payload):
             case wire.Release():
                 self._leases.release(message.lease)
+            case wire.Suspect():
+                keys = check_keys(message.namespace, message.keys)
+                self._disk.suspect(message.namespace, keys)
             case wire.Ping() | wire.WriteCommit():
                 call = self._call(peer, message.op)
                 if call is None:
@@ -190,6 +191,7 @@ class StorageShard:
     def _match(self, message: wire.Match) -> wire.MatchDone:
         keys = check_keys(message.namespace, message.keys)
         present = self._disk.present(message.namespace, keys)
+        self._disk.touch(message.namespace, keys)
         lease = 0
         if message.lease_s > 0 and any(present):
             lease, space = secrets.randbits(62) + 1, namespace_dir(message.namespace)
@@ -227,6 +229,7 @@ class StorageShard:
     def _write(self, peer: Address, client: _Peer, request: wire.WriteOpen) -> WriteCall:
         keys = check_keys(request.namespace, request.keys)
         check_checksums(request.checksums, keys)
+        check_depths(request.depths, keys)
         return WriteCall(
             peer,
             request,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dualpath.kvstore.api import WriteStatus
 from dualpath.kvstore.checksum import CHECKSUM_BYTES
 from dualpath.kvstore.disk import DiskStore
+from dualpath.kvstore.putting import NewBlock
 from dualpath.kvstore.tasks import finish
 from dualpath.memory.arena import BufferRegion
 from dualpath.storage.calls import answer
@@ -70,10 +71,12 @@ class WriteCall:
     async def _through(self, room: memoryview, wanted: list[int], statuses: bytearray) -> None:
         # The region is closed before the blocks are verified: what was verified is what is stored.
         if await self._receive(room, wanted, statuses):
-            async with asyncio.TaskGroup() as group:
-                for place, index in enumerate(wanted):
-                    group.create_task(self._store(room, place, index, statuses))
-            self.disk.use(self.request.namespace, self.keys)
+            stored = await self.disk.write(
+                self.request.namespace,
+                [self._block(room, place, index) for place, index in enumerate(wanted)],
+            )
+            for index, status in zip(wanted, stored, strict=True):
+                statuses[index] = status
             await answer(self.endpoint, self.peer, WriteDone(self.request.op, bytes(statuses)))
 
     async def _receive(self, room: memoryview, wanted: list[int], statuses: bytearray) -> bool:
@@ -109,11 +112,11 @@ class WriteCall:
             return False
         return not self._cancelled
 
-    async def _store(self, room: memoryview, place: int, index: int, statuses: bytearray) -> None:
+    def _block(self, room: memoryview, place: int, index: int) -> NewBlock:
         size, at = self.request.namespace.block_bytes, index * CHECKSUM_BYTES
-        statuses[index] = await self.disk.write(
-            self.request.namespace,
+        return NewBlock(
             self.keys[index],
             self.request.checksums[at : at + CHECKSUM_BYTES],
+            self.request.depths[index],
             room[place * size : (place + 1) * size],
         )

@@ -63,9 +63,15 @@ class BlockStore(ABC):
 
     @abstractmethod
     async def write(
-        self, keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float
+        self,
+        keys: Sequence[bytes],
+        blocks: Sequence[memoryview],
+        *,
+        deadline_s: float,
+        depth: int = 0,
     ) -> list[WriteStatus]:
-        """Store blocks; one that exists is a success. Afterwards `blocks` are not read any more."""
+        """Store blocks of one chain, `depth` full blocks before them; one that exists is a success. Afterwards
+        `blocks` are not read any more."""
 
     @abstractmethod
     async def stat(self) -> StoreStat: ...

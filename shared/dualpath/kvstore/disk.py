@@ -1,60 +1,52 @@
-"""Blocks on a disk: one directory per namespace, one file per block, an index of what is there in memory.
-
-Where its bytes are bounded, the blocks that were used longest ago give way to new ones. Uses (`use`) are
-remembered in memory only: after a restart, a block counts as used when it was written.
+"""Blocks on a disk: preallocated extents per namespace, an index of what is there in memory.
 
     root/lock                              held (flock) by the process that uses the store
-    root/tmp/…                             files being written; removed when the store opens
-    root/quarantine/…                      the last few files that were corrupt, for whoever looks into it
+    root/synced                            how far all that was written is on the disk (see `syncmark`)
     root/<namespace>/namespace.json        fingerprint and block size, for people
-    root/<namespace>/<2 hex>/<32 hex>.kv   a block (see `blockfile`)
+    root/<namespace>/000012.slots, .table  an extent (see `extent`)
 
-Killed at any moment, it leaves each block whole or absent. Blocks are verified against their checksums
-at every read: hashing costs a fifth of what reading from the page cache does, and only whoever has the file
-at hand can tell damage on the disk from damage on the way, and put the file aside.
+What is acknowledged when: a block is STORED when it is readable, and from then on it survives the death of the
+process. It survives a power loss once it was synced: `sync_s` later, or, with `fsync`, before it counts as STORED.
+After either, each block is there and right, or absent. Blocks are hashed when they arrive; whoever reads one
+compares it with its checksum and says so (`suspect`) where it differs.
+
+The last touch of a block is remembered in memory: after a restart, it counts as touched when it was written.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import asyncio
 import hashlib
-import os
-from collections import Counter
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 import msgspec
 
 from dualpath.kvstore.api import ReadStatus, StoreStat, WriteStatus
-from dualpath.kvstore.blockfile import (
-    HEADER_BYTES,
-    CorruptBlock,
-    publish,
-    read_block,
-    write_block,
-)
-from dualpath.kvstore.checksum import CHECKSUM_BYTES, block_checksum
-from dualpath.kvstore.index import BlockIndex, BlockName
-from dualpath.kvstore.scan import Scan, scan_blocks
-from dualpath.kvstore.tasks import Threads
-from dualpath.telemetry.logs import get_logger
+from dualpath.kvstore.checksum import CHECKSUM_BYTES
+from dualpath.kvstore.extent import Extent, slot_bytes_of
+from dualpath.kvstore.files import DiskFiles
+from dualpath.kvstore.health import DiskHealth
+from dualpath.kvstore.index import EXTENT_BYTES, BlockIndex, BlockName
+from dualpath.kvstore.lock import StoreInUse as StoreInUse
+from dualpath.kvstore.lock import StoreLock
+from dualpath.kvstore.putting import NewBlock, Put, put_blocks
+from dualpath.kvstore.quarantine import Quarantine, Suspicion
+from dualpath.kvstore.recovery import Recovered, recover
+from dualpath.kvstore.syncmark import SyncMark
+from dualpath.kvstore.syncs import Syncs
+from dualpath.kvstore.tasks import Tasks, Threads, finish
+from dualpath.kvstore.volume import Volume
 from dualpath.wire.store import Namespace
 
 Status = TypeVar("Status", ReadStatus, WriteStatus)
-log = get_logger(__name__)
 
-QUARANTINE_KEPT = 16
-_SUFFIX = ".kv"
+SYNC_S = 1.0
 _NO_CHECKSUM = bytes(CHECKSUM_BYTES)
-
-
-class StoreInUse(RuntimeError):
-    """Another process works on this directory."""
 
 
 def namespace_dir(namespace: Namespace) -> str:
@@ -67,233 +59,296 @@ def _nobody(name: BlockName) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class DiskOptions:
+    """How a shard keeps its blocks."""
+
+    fsync: bool = False
+    """A block counts as stored only when it would survive a power loss."""
+    sync_s: float = SYNC_S
+    """Without `fsync`: what was written is synced so often."""
+    capacity_bytes: int | None = None
+    """All extents take this at most."""
+    ttl_s: float | None = None
+    """Blocks that nobody touched for so long are given up."""
+    direct: bool = False
+    """Read past the page cache."""
+    extent_bytes: int = EXTENT_BYTES
+    threads: int = 4
+
+
 class DiskStore:
     """Blocks of all namespaces under one directory. One event loop owns it; files are touched in threads."""
 
     def __init__(
         self,
         root: Path,
+        options: DiskOptions | None = None,
         *,
-        fsync: bool = False,
-        threads: int = 4,
-        capacity_bytes: int | None = None,
         held: Callable[[BlockName], bool] = _nobody,
+        files: DiskFiles | None = None,
     ) -> None:
-        """With `fsync` a block that counts as stored survives a power loss, not only the process's death.
-        `capacity_bytes` bounds the bytes of all block files; of these, `held` ones never give way."""
+        """Blocks that are `held` never give way."""
         self.root = root
-        self.counters: Counter[str] = Counter()
-        self._fsync = fsync
-        self._threads = Threads(threads, "disk")
-        self._index = BlockIndex(capacity_bytes)
+        self.options = options or DiskOptions()
+        self._health = DiskHealth(root)
+        self.counters = self._health.counters
+        self._files = files or DiskFiles()
         self._held = held
-        self._leaving: set[BlockName] = set()
-        """Blocks that gave way, and whose files are still being removed."""
-        self._lock_fd: int | None = None
-        self._names = count()
-        # Publishing and putting aside exclude each other: a good new file is never put aside for the old.
-        self._naming = Lock()
-        self._failing: set[str] = set()
+        self._threads = Threads(self.options.threads, "disk")
+        self._index = BlockIndex(self.options.capacity_bytes, self.options.extent_bytes)
+        self._tasks = Tasks()
+        self._busy: dict[BlockName, asyncio.Future[None]] = {}
+        """Blocks that are being written or checked."""
+        self._lock: StoreLock | None = None
+        self._syncs: Syncs
+        self._volume: Volume
+        self._quarantine: Quarantine
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────
     async def open(self) -> None:
-        """Lock the directory and index what is there; remove what is more than it may hold. Raises StoreInUse, or
+        """Lock the directory, learn what is there, give up what is more than it may hold. Raises StoreInUse, or
         OSError where it is unusable."""
-        await self._threads.run(self._lock)
-        scan = await self._threads.run(self._scan)
-        self._index.fill((name, nbytes) for _, name, nbytes in sorted(scan.blocks))
-        if victims := self._index.reserve(0, self._held):
-            self.counters["evicted"] += len(victims)
-            await self._threads.run(partial(self._remove, victims))
-        for path in scan.wrong_size:
-            self.counters["wrong_size_at_open"] += 1
-            log.warning("block file of a wrong size is put aside", file=str(path))
-            await self._threads.run(partial(self._put_aside, path, None))
+        self._lock = await self._threads.run(partial(StoreLock, self.root))
+        try:
+            mark, recovered = await self._threads.run(self._recover)
+        except BaseException:
+            self._lock.close()
+            self._lock = None
+            raise
+        self.counters.update(recovered.counters)
+        self._syncs = Syncs(mark, recovered.last_seq, recovered.unsynced)
+        self._volume = Volume(
+            self.root,
+            self._files,
+            self._index,
+            self._syncs,
+            self._threads,
+            self._health,
+            held=self._held,
+            direct=self.options.direct,
+        )
+        self._quarantine = Quarantine(self._index, self._volume, self._threads, self._health)
+        await finish(self._volume.take_over(recovered))
+        self._tasks.spawn(self._look_after(), "sync blocks")
+
+    def _recover(self) -> tuple[SyncMark, Recovered]:
+        assert self._lock is not None
+        writable = self._lock.writable
+        mark = SyncMark(self._files, self.root, writable=writable)
+        return mark, recover(self.root, self._files, mark.seq, writable=writable)
 
     async def close(self) -> None:
+        """Sync what was written, end the threads, unlock the directory."""
+        if self._lock is not None:
+            await self._tasks.close()
+            if self._syncs.needed and self._lock.writable:
+                await self._synced()
+            self._threads.close()
+            await self._volume.close()
+            self._syncs.close()
+            self._lock.close()
+            self._lock = None
         self._threads.close()
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
 
-    def _lock(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.sync_s)
+            if self.options.ttl_s is not None:
+                await finish(self.expire(time.time() - self.options.ttl_s))
+            if self._syncs.needed:
+                await self._synced()
+
+    async def _synced(self) -> bool:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            await self._syncs.through()
         except OSError as error:
-            owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
-            os.close(fd)
-            if error.errno != errno.EWOULDBLOCK:
-                raise
-            raise StoreInUse(
-                f"the store in {self.root} is in use by process {owner or 'unknown'}; "
-                "stop that one first, or give this shard another directory"
-            ) from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._lock_fd = fd
+            self._health.failed("sync", error)
+            return False
+        self._health.worked("sync")
+        return True
 
-    def _scan(self) -> Scan:
-        for name in ("tmp", "quarantine"):
-            (self.root / name).mkdir(exist_ok=True)
-        with os.scandir(self.root / "tmp") as stray:
-            for entry in stray:
-                os.unlink(entry.path)
-        return scan_blocks(self.root)
+    async def expire(self, since: float) -> int:
+        """Give up the blocks that nobody has touched since then (seconds since the epoch); how many those were."""
+        count = 0
+        for space in self._index.spaces():
+            step = self._index.untouched(space, since, self._held)
+            count += step.blocks
+            self.counters["expired"] += step.blocks
+            await self._volume.retire(space, step.slots)
+        return count
 
     # ── what is there ──────────────────────────────────────────────────────────────────────────────
     def present(self, namespace: Namespace, keys: Sequence[bytes]) -> bytes:
         """One byte per key: 1 where it is stored, else 0."""
         return self._index.present(namespace_dir(namespace), keys)
 
-    def use(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
-        """Count blocks of a chain as used now, the first ones last: where only a part of a chain gives way, what
-        is left should still be a prefix."""
-        space = namespace_dir(namespace)
-        for key in reversed(keys):
-            self._index.use(BlockName(space, key))
+    def touch(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
+        """Count the blocks of a chain as used now."""
+        self._index.touch(namespace_dir(namespace), keys, time.time())
 
     def stat(self, namespace: Namespace | None = None) -> StoreStat:
         """Blocks and their bytes, of one namespace or of all."""
         counts = self._index.counts()
-        spaces = counts if namespace is None else [namespace_dir(namespace)]
-        sizes = [(counts[space], int(space.rpartition("-")[2])) for space in spaces]
+        spaces = list(counts) if namespace is None else [namespace_dir(namespace)]
+        sizes = [(counts.get(space, 0), int(space.rpartition("-")[2])) for space in spaces]
         return StoreStat(sum(n for n, _ in sizes), sum(n * size for n, size in sizes))
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What the extents take of the disk."""
+        return self._index.allocated_bytes
+
+    def read_bytes(self, namespace: Namespace) -> int:
+        """The size of buffers to read into: of a block, or, where reads pass by the page cache, of its slot; then
+        they begin with a page."""
+        size = namespace.block_bytes
+        return slot_bytes_of(size) if self.options.direct else size
 
     # ── blocks ─────────────────────────────────────────────────────────────────────────────────────
     async def read(
         self, namespace: Namespace, key: bytes, into: memoryview
     ) -> tuple[ReadStatus, bytes]:
-        """Read a block into `into` (of the block's size) and verify it; the second value is its checksum.
+        """Read a block into `into` (of `read_bytes`); the second value is the checksum that it was stored with,
+        for the reader to compare.
 
-        FAILED where the disk could not be read; a file that is not the block is put aside. What `into` holds
-        after any status but FOUND is undefined. When this ends, also by cancellation, `into` is left alone.
+        FAILED where the disk could not be read, CORRUPT where the file ends before the block does. What `into`
+        holds after any status but FOUND is undefined. When this ends, also by cancellation, `into` is left alone.
         """
         name = BlockName(namespace_dir(namespace), key)
-        path = self._path(name)
-        if name not in self._index:
+        slot = self._index.find(name)
+        if slot is None:
             return self._counted(ReadStatus.ABSENT), _NO_CHECKSUM
+        checksum, extent = self._index.checksum(name.space, slot), self._extent(name, slot)
+        self._index.pin(name.space, slot)
         try:
-            checksum = await self._threads.run(partial(read_block, path, key, into))
-        except CorruptBlock as error:
-            log.warning("corrupt block is put aside", file=str(path), what=str(error))
-            self._index.discard(name)
-            if not await self._threads.run(partial(self._put_aside, path, error.inode)):
-                self._index.add(name, HEADER_BYTES + namespace.block_bytes)
-            return self._counted(ReadStatus.CORRUPT), _NO_CHECKSUM
-        except FileNotFoundError:
-            self._index.discard(name)
-            return self._counted(ReadStatus.ABSENT), _NO_CHECKSUM
+            read = partial(extent.read, slot, into, direct=self.options.direct)
+            whole = await self._threads.run(read)
         except OSError as error:
-            self._failed("read", error)
+            self._health.failed("read", error)
             return self._counted(ReadStatus.FAILED), _NO_CHECKSUM
-        self._worked("read")
+        finally:
+            self._index.unpin(name.space, slot)
+        self._health.worked("read")
+        if not whole:
+            self.suspect(namespace, [key])
+            return self._counted(ReadStatus.CORRUPT), _NO_CHECKSUM
         return self._counted(ReadStatus.FOUND), checksum
 
-    async def write(
-        self, namespace: Namespace, key: bytes, checksum: bytes, block: memoryview
-    ) -> WriteStatus:
-        """Store a block, unless it is there. NOT_STORED where the disk refuses, all that it may hold is held, or
-        `block` does not match `checksum`. When this ends, also by cancellation, `block` is not read any more."""
-        name, nbytes = BlockName(namespace_dir(namespace), key), HEADER_BYTES + len(block)
-        if name in self._index:
-            return self._counted(WriteStatus.EXISTS)
-        # A file that is about to be removed cannot be told from the one that would take its name.
-        victims = None if name in self._leaving else self._index.reserve(nbytes, self._held)
-        if victims is None:
-            self.counters["write_no_space"] += 1
-            return self._counted(WriteStatus.NOT_STORED)
-        self._leaving.update(victims)
+    async def write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
+        """Store blocks, except those that are there. NOT_STORED where the disk refuses, all that it may hold is
+        held, or a block does not match its checksum. When this ends, also by cancellation, the blocks' memory is
+        not read any more."""
+        statuses = await finish(self._write(namespace, blocks))
+        return [self._counted(status) for status in statuses]
+
+    async def _write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
+        space = namespace_dir(namespace)
+        names = [BlockName(space, block.key) for block in blocks]
+        statuses = [WriteStatus.EXISTS] * len(blocks)
+        mine: dict[BlockName, int] = {}
+        others: list[tuple[int, asyncio.Future[None]]] = []
+        for index, name in enumerate(names):
+            if name in self._busy:
+                others.append((index, self._busy[name]))
+            elif name not in mine and self._index.find(name) is None:
+                mine[name] = index
+        ended = asyncio.get_running_loop().create_future()
+        self._busy.update(dict.fromkeys(mine, ended))
         try:
-            right = await self._threads.run(
-                partial(self._replace, victims, namespace, name, checksum, block)
-            )
-        except OSError as error:
-            self._failed("write", error)
-            return self._counted(WriteStatus.NOT_STORED)
+            stored = await self._store(namespace, [blocks[i] for i in mine.values()])
         finally:
-            self.counters["evicted"] += len(victims)
-            self._leaving.difference_update(victims)
-            self._index.unreserve(nbytes)
-        self._worked("write")
-        if not right:
-            log.warning("block arrived damaged and is not stored", key=key.hex())
-            self.counters["arrived_damaged"] += 1
-            return self._counted(WriteStatus.NOT_STORED)
-        self._index.add(name, nbytes)
-        return self._counted(WriteStatus.STORED)
+            for name in mine:
+                del self._busy[name]
+            ended.set_result(None)
+        for index, status in zip(mine.values(), stored, strict=True):
+            statuses[index] = status
+        again = []
+        for index, other in others:
+            await other
+            if self._index.find(names[index]) is None:
+                again.append(index)
+        if again:
+            retried = await self._write(namespace, [blocks[index] for index in again])
+            for index, status in zip(again, retried, strict=True):
+                statuses[index] = status
+        return statuses
 
-    def _replace(
-        self,
-        victims: Sequence[BlockName],
-        namespace: Namespace,
-        name: BlockName,
-        checksum: bytes,
-        block: memoryview,
-    ) -> bool:
-        """Remove the victims' files and write the block; False where that does not match its checksum."""
-        self._remove(victims)
-        if block_checksum(name.key, block) != checksum:
+    async def _store(self, namespace: Namespace, blocks: list[NewBlock]) -> list[WriteStatus]:
+        """Store blocks that are not there and that nobody else stores."""
+        statuses = [WriteStatus.NOT_STORED] * len(blocks)
+        if not blocks or not await self._prepare(namespace):
+            return statuses
+        space = namespace_dir(namespace)
+        slots = await self._volume.slots(space, namespace.block_bytes, len(blocks))
+        seqs, now = self._syncs.begin(len(slots)), time.time()
+        puts = [
+            Put(self._volume.extent(space, slot), slot, seq, block)
+            for slot, seq, block in zip(slots, seqs, blocks, strict=False)
+        ]
+        outcome = await self._threads.run(partial(put_blocks, puts, now))
+        self._syncs.end(seqs, {put.extent for put in puts})
+        if outcome.error is not None:
+            self._health.failed("write", outcome.error)
+        elif outcome.stored:
+            self._health.worked("write")
+        self.counters["arrived_damaged"] += outcome.damaged
+        durable = not self.options.fsync or not outcome.stored or await self._synced()
+        for index in sorted(outcome.stored, key=lambda index: -blocks[index].depth):
+            block = blocks[index]
+            name = BlockName(space, block.key)
+            self._index.insert(name, slots[index], block.checksum, block.depth, now)
+            if durable:
+                statuses[index] = WriteStatus.STORED
+        self._index.release(space, [slots[index] for index in outcome.untouched])
+        await self._volume.retire(space, [slots[index] for index in outcome.doubtful])
+        return statuses
+
+    async def _prepare(self, namespace: Namespace) -> bool:
+        """Make a namespace's directory. False where the disk refuses."""
+        directory = self.root / namespace_dir(namespace)
+        assert self._lock is not None
+        if not self._lock.writable:
+            self._health.failed("write", OSError(30, "the file system is read-only"))
             return False
-        directory = self.root / name.space
-        if not directory.exists():
-            directory.mkdir(exist_ok=True)
+        if directory.name in self._index.spaces():
+            return True
+
+        def make() -> None:
+            directory.mkdir(parents=True, exist_ok=True)
             (directory / "namespace.json").write_bytes(msgspec.json.encode(namespace))
-        self._store(name, checksum, block)
-        return True
+            self._files.sync_directory(self.root)
 
-    def _remove(self, victims: Sequence[BlockName]) -> None:
-        for victim in victims:
-            self._path(victim).unlink(missing_ok=True)
-
-    def _store(self, name: BlockName, checksum: bytes, block: memoryview) -> None:
-        temporary = self.root / "tmp" / f"{next(self._names)}{_SUFFIX}"
-        temporary.parent.mkdir(exist_ok=True)
         try:
-            write_block(temporary, name.key, checksum, block, fsync=self._fsync)
-            with self._naming:
-                publish(temporary, self._path(name), fsync=self._fsync)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def _put_aside(self, path: Path, inode: int | None) -> bool:
-        """Move a corrupt file out of the way, if it is still that file; False where a new one took its place."""
-        aside = self.root / "quarantine"
-        with self._naming:
-            try:
-                if inode is not None and path.stat().st_ino != inode:
-                    return False
-                os.rename(path, aside / f"{path.parent.parent.name}-{path.name}")
-                self.counters["quarantined"] += 1
-                newest = sorted(aside.iterdir(), key=lambda file: -file.stat().st_mtime_ns)
-                for file in newest[QUARANTINE_KEPT:]:
-                    file.unlink()
-            except OSError as error:
-                log.warning(
-                    "corrupt block could not be put aside", file=str(path), error=str(error)
-                )
+            await self._threads.run(make)
+        except OSError as error:
+            self._health.failed("write", error)
+            return False
         return True
 
-    def _path(self, name: BlockName) -> Path:
-        text = name.key.hex()
-        return self.root / name.space / text[:2] / f"{text}{_SUFFIX}"
+    # ── damage ─────────────────────────────────────────────────────────────────────────────────────
+    def suspect(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
+        """A reader found that these blocks do not match their checksums. They are absent from now on, and checked
+        in the background: damaged ones are put aside and can be written anew, the others come back."""
+        space = namespace_dir(namespace)
+        for key in dict.fromkeys(keys):
+            name = BlockName(space, key)
+            if name not in self._busy and (found := self._quarantine.suspect(name, time.time())):
+                self._busy[name] = asyncio.get_running_loop().create_future()
+                check = finish(self._check(found, namespace.block_bytes))
+                self._tasks.spawn(check, "check a suspected block")
 
-    # ── telling ────────────────────────────────────────────────────────────────────────────────────
+    async def _check(self, found: Suspicion, block_bytes: int) -> None:
+        try:
+            await self._quarantine.check(found, block_bytes)
+        finally:
+            self._busy.pop(found.name).set_result(None)
+
+    def _extent(self, name: BlockName, slot: int) -> Extent:
+        return self._volume.extent(name.space, slot)
+
+    # ── counting ───────────────────────────────────────────────────────────────────────────────────
     def _counted(self, status: Status) -> Status:
         what = "read" if isinstance(status, ReadStatus) else "write"
         self.counters[f"{what}_{status.name.lower()}"] += 1
         return status
-
-    def _failed(self, what: str, error: OSError) -> None:
-        """Count an error of the disk; warn about the first of a row only."""
-        self.counters[f"{what}_errors"] += 1
-        if what not in self._failing:
-            self._failing.add(what)
-            log.warning(f"the disk refuses to {what} blocks", root=str(self.root), error=str(error))
-
-    def _worked(self, what: str) -> None:
-        if what in self._failing:
-            self._failing.discard(what)
-            log.info(f"the disk {what}s blocks again", root=str(self.root))

@@ -10,7 +10,14 @@ from dualpath.blocks.keys import pack_keys
 from dualpath.kvstore.api import ReadStatus
 from dualpath.kvstore.checksum import CHECKSUM_BYTES, block_checksum
 from dualpath.kvstore.region import BlocksRegion
-from dualpath.kvstore.shard import ShardCall, ShardLink, ShardUnavailable, note, statuses_of
+from dualpath.kvstore.shard import (
+    TELL_TIMEOUT_S,
+    ShardCall,
+    ShardLink,
+    ShardUnavailable,
+    note,
+    statuses_of,
+)
 from dualpath.kvstore.tasks import Threads, finish
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint
@@ -64,7 +71,16 @@ class ShardReads:
         if done is None:
             return [ReadStatus.FAILED] * len(keys)
         found = {index: digest.result() for index, digest in digests.items()}
-        return self._verified(link, keys, found, done)
+        statuses = self._verified(link, keys, found, done)
+        await self._suspect(
+            link,
+            [
+                key
+                for key, told, status in zip(keys, done.statuses, statuses, strict=True)
+                if told == wire.FOUND and status is ReadStatus.CORRUPT
+            ],
+        )
+        return statuses
 
     async def _ask(
         self, call: ShardCall, keys: list[bytes], region_key: int, ends: float
@@ -98,3 +114,12 @@ class ShardReads:
                     "block arrived damaged", shard=link.address.endpoint_id, key=keys[index].hex()
                 )
         return statuses
+
+    async def _suspect(self, link: ShardLink, keys: list[bytes]) -> None:
+        """Tell the shard which blocks were damaged: only it can tell its disk from the way."""
+        if keys:
+            try:
+                async with asyncio.timeout(TELL_TIMEOUT_S):
+                    await link.send(wire.Suspect(self._namespace, pack_keys(keys)))
+            except (ShardUnavailable, TimeoutError) as error:
+                note(link, "suspect", error)

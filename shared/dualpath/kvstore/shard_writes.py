@@ -22,7 +22,12 @@ class ShardWrites:
         self._threads = threads
 
     async def write(
-        self, link: ShardLink, keys: list[bytes], blocks: list[memoryview], ends: float
+        self,
+        link: ShardLink,
+        keys: list[bytes],
+        blocks: list[memoryview],
+        depths: list[int],
+        ends: float,
     ) -> list[WriteStatus]:
         """Write a batch of distinct keys, of WRITE_BATCH_BYTES at most or one block, until the loop's time `ends`.
         See BlockStore.write."""
@@ -30,7 +35,7 @@ class ShardWrites:
         statuses: list[WriteStatus] | None = None
         try:
             async with asyncio.timeout_at(ends):
-                statuses = await self._put(call, keys, blocks, ends)
+                statuses = await self._put(call, keys, blocks, depths, ends)
         except (ShardUnavailable, TimeoutError) as error:
             note(link, "write", error)
         finally:
@@ -40,7 +45,12 @@ class ShardWrites:
         return statuses or [WriteStatus.NOT_STORED] * len(keys)
 
     async def _put(
-        self, call: ShardCall, keys: list[bytes], blocks: list[memoryview], ends: float
+        self,
+        call: ShardCall,
+        keys: list[bytes],
+        blocks: list[memoryview],
+        depths: list[int],
+        ends: float,
     ) -> list[WriteStatus]:
         def checksums() -> bytes:
             return b"".join(map(block_checksum, keys, blocks))
@@ -52,6 +62,7 @@ class ShardWrites:
             pack_keys(keys),
             await self._threads.run_or_inline(checksums, nbytes),
             max(ends - asyncio.get_running_loop().time(), 0.001),
+            tuple(depths),
         )
         ready = await call.ask(question, wire.WriteReady)
         statuses = statuses_of(WriteStatus, ready.statuses, keys)

@@ -184,7 +184,12 @@ class ShardStore(BlockStore):
 
     # ── write ──────────────────────────────────────────────────────────────────────────────────────
     async def write(
-        self, keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float
+        self,
+        keys: Sequence[bytes],
+        blocks: Sequence[memoryview],
+        *,
+        deadline_s: float,
+        depth: int = 0,
     ) -> list[WriteStatus]:
         """Raises ValueError as `read` does. A key that comes twice is written once."""
         blocks = self._checked(keys, blocks)
@@ -200,8 +205,13 @@ class ShardStore(BlockStore):
         async def put(link: ShardLink, indices: list[int]) -> None:
             async with turns[link.address.endpoint_id]:
                 batch = [unique[index] for index in indices]
+                places = [first[key] for key in batch]
                 got = await self._writes.write(
-                    link, batch, [blocks[first[key]] for key in batch], ends
+                    link,
+                    batch,
+                    [blocks[place] for place in places],
+                    [depth + place for place in places],
+                    ends,
                 )
             outcome.update(zip(batch, got, strict=True))
 

@@ -174,7 +174,18 @@ class Settings(BaseSettings):
         description="Disk that the blocks of a shard may take; those used longest ago give way. "
         "Default: all that there is",
     )
-    store_fsync: bool = Field(False, description="Sync each stored block to disk before it counts")
+    store_fsync: bool = Field(
+        False, description="A block counts as stored only when it would survive a power loss"
+    )
+    store_sync_s: float = Field(
+        1.0, gt=0, description="Blocks survive a power loss this long after they were stored"
+    )
+    store_ttl_s: float | None = Field(
+        None, gt=0, description="Blocks that nobody has used for so long are given up"
+    )
+    store_direct: bool = Field(
+        False, description="Shards read past the page cache (O_DIRECT), for fast disks"
+    )
 
     # NICs; None: unlimited
     snic_bandwidth: Rate | None = Field(None, description="Emulated storage NIC of each node")

@@ -74,6 +74,14 @@ class ReadDone(Message, frozen=True):
     checksums: bytes
 
 
+class Suspect(Message, frozen=True):
+    """What came of these blocks does not match their checksums: the shard checks them, and serves them no more
+    until it has. Not answered."""
+
+    namespace: Namespace
+    keys: bytes
+
+
 class CancelRead(Message, frozen=True):
     """Stop writing; answered with ReadDone as if finished."""
 
@@ -81,13 +89,15 @@ class CancelRead(Message, frozen=True):
 
 
 class WriteOpen(Message, frozen=True):
-    """Ask for room for these blocks. It is waited for, and kept, until `deadline_s` from receipt at most."""
+    """Ask for room for these blocks. It is waited for, and kept, until `deadline_s` from receipt at most.
+    `depths[i]`: full blocks before block i in its chain; where blocks give way, the deepest go first."""
 
     op: int
     namespace: Namespace
     keys: bytes
     checksums: bytes
     deadline_s: float
+    depths: tuple[int, ...]
 
 
 class WriteReady(Message, frozen=True):
@@ -147,6 +157,15 @@ class StatDone(Message, frozen=True):
 
 
 to_shard = Decoder(
-    Match, Release, Read, CancelRead, WriteOpen, WriteCommit, CancelWrite, Ping, StatRequest
+    Match,
+    Release,
+    Read,
+    Suspect,
+    CancelRead,
+    WriteOpen,
+    WriteCommit,
+    CancelWrite,
+    Ping,
+    StatRequest,
 )
 to_client = Decoder(MatchDone, ReadDone, WriteReady, WriteDone, Ping, StoreRefused, StatDone)

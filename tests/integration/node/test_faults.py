@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.nats import NatsServer
-from tests.support.rig import prompt, rig, right
+from tests.support.rig import Rig, prompt, rig, right
+from tests.support.stored import flip, stored
 from tests.support.wait import until
 
 from dualpath.wire import control
+from dualpath.wire.store import Namespace
 from dualpath.wire.types import ReadPath, Sampling
 
 PATHS: tuple[ReadPath, ...] = ("none", "prefill", "decode", "split")
@@ -122,9 +124,8 @@ async def test_a_hole_in_either_share_is_computed(nats_server: NatsServer, tmp_p
         ):
             ids = prompt(900, seed)
             await it.generate(ids, 2)
-            files = await asyncio.to_thread(blocks_by_key, tmp_path / "store")
             keys = it.keys(ids)[1]
-            files[keys[16 * hole : 16 * hole + 16]].unlink()
+            await lose(it, tmp_path / "store", keys[16 * hole : 16 * hole + 16])
             warm = await it.generate(ids, 20, path)  # type: ignore[arg-type]
             assert warm.tokens == right(it, warm, 20)
             assert warm.stats.hit_tokens == 64 * hole
@@ -141,11 +142,8 @@ async def test_one_flipped_byte_on_disk_is_found_and_computed(
         for seed, path in enumerate(("prefill", "decode")):
             ids = prompt(500, 50 + seed)
             await it.generate(ids, 2)
-            files = await asyncio.to_thread(blocks_by_key, tmp_path / "store")
-            file = files[it.keys(ids)[1][32:48]]
-            data = bytearray(file.read_bytes())
-            data[-1000] ^= 1
-            file.write_bytes(data)
+            file, offset = blocks_by_key(tmp_path / "store")[it.keys(ids)[1][32:48]]
+            flip(file, offset + 1000)
             warm = await it.generate(ids, 20, path)  # type: ignore[arg-type]
             assert warm.tokens == right(it, warm, 20)
             assert warm.stats.hit_tokens == 128
@@ -204,10 +202,16 @@ async def test_tokens_that_were_lost_on_the_bus_come_again_while_decoding_goes_o
         await it.idle()
 
 
-def blocks_by_key(store: Path) -> dict[bytes, Path]:
-    """Files of stored blocks by key; the name of a block's file is its key in hexadecimal."""
-    found = {}
-    for path in store.rglob("*"):
-        if path.is_file() and len(path.stem) == 32:
-            found[bytes.fromhex(path.stem)] = path
-    return found
+def blocks_by_key(store: Path) -> dict[bytes, tuple[Path, int]]:
+    """File and offset of the stored blocks."""
+    return {key: place for (_, key), place in stored(store).items()}
+
+
+async def lose(it: Rig, store: Path, key: bytes) -> None:
+    """Have the shard give up a block."""
+    file, offset = blocks_by_key(store)[key]
+    flip(file, offset)
+    spec = it.spec
+    space = Namespace(spec.fingerprint, spec.geometry.full_block_bytes)
+    it.shard._disk.suspect(space, [key])
+    await until(lambda: it.shard.status().counters["blocks"] and key not in blocks_by_key(store))

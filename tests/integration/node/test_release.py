@@ -241,11 +241,15 @@ async def test_aborted_while_a_slow_shard_takes_its_blocks_their_slots_are_held_
         write, taken, go = it.decode.store.write, asyncio.Event(), asyncio.Event()
 
         async def slow_write(
-            keys: Sequence[bytes], blocks: Sequence[memoryview], *, deadline_s: float
+            keys: Sequence[bytes],
+            blocks: Sequence[memoryview],
+            *,
+            deadline_s: float,
+            depth: int = 0,
         ) -> list[WriteStatus]:
             taken.set()
             await go.wait()
-            return await write(keys, blocks, deadline_s=deadline_s)
+            return await write(keys, blocks, deadline_s=deadline_s, depth=depth)
 
         it.decode.store.write = slow_write  # type: ignore[method-assign]
         ids = prompt(300, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.stored import stored
 
 from dualpath.kvstore.shards import ShardStore, parse_shard
 from dualpath.lanes.nic import PacedNic
@@ -113,8 +114,9 @@ class ShardProcess:
         await self._process.communicate()
         return self._process.returncode or 0
 
-    def files(self) -> list[Path]:
-        return sorted(self.root.glob("*-*/??/*.kv"))
+    def blocks(self) -> dict[bytes, tuple[Path, int]]:
+        """File and offset of each block on its disk."""
+        return {key: place for (_, key), place in stored(self.root).items()}
 
 
 class Lab:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dualpath.kvstore.api import ReadStatus, WriteStatus
-from dualpath.kvstore.blockfile import HEADER_BYTES
 from dualpath.kvstore.checksum import block_checksum
+from dualpath.kvstore.disk import DiskOptions
+from dualpath.kvstore.volume import allocated_bytes
 from dualpath.storage import writes
 from dualpath.transport.api import TransportError
 from dualpath.wire import store as wire
@@ -32,7 +33,8 @@ def block(key: bytes) -> bytes:
 
 def write_open(op: int, *numbers: int, deadline_s: float = 30.0) -> wire.WriteOpen:
     sums = b"".join(block_checksum(keys(n), block(keys(n))) for n in numbers)
-    return wire.WriteOpen(op, SPACE, keys(*numbers), sums, deadline_s)
+    depths = tuple(range(len(numbers)))
+    return wire.WriteOpen(op, SPACE, keys(*numbers), sums, deadline_s, depths)
 
 
 BROKEN: list[tuple[Message, str]] = [
@@ -47,8 +49,10 @@ BROKEN: list[tuple[Message, str]] = [
     (wire.Read(1, SPACE, keys(1), 5, (1 << 63,), 1.0), "range"),
     (wire.Read(1, SPACE, keys(1), 5, (0,), 0.0), "deadline"),
     (wire.Read(1, SPACE, keys(1), 5, (0,), float("nan")), "deadline"),
-    (wire.WriteOpen(1, SPACE, keys(1), bytes(15), 1.0), "checksums"),
-    (wire.WriteOpen(1, SPACE, keys(1), bytes(16), -1.0), "deadline"),
+    (wire.WriteOpen(1, SPACE, keys(1), bytes(15), 1.0, (0,)), "checksums"),
+    (wire.WriteOpen(1, SPACE, keys(1), bytes(16), -1.0, (0,)), "deadline"),
+    (wire.WriteOpen(1, SPACE, keys(1), bytes(16), 1.0, (0, 1)), "depths"),
+    (wire.WriteOpen(1, SPACE, keys(1), bytes(16), 1.0, (-1,)), "depth is out of range"),
 ]
 
 
@@ -240,8 +244,7 @@ async def test_leases_count_until_released_or_over(bench: Any, eventually: Event
 
 
 async def test_three_times_its_capacity_is_written_and_the_shard_keeps_to_it(bench: Any) -> None:
-    capacity = 10 * (SIZE + HEADER_BYTES)
-    await bench.start(capacity_bytes=capacity)
+    await bench.start(options=DiskOptions(capacity_bytes=allocated_bytes(10, SIZE)))
     store = await bench.store(SIZE, "writer")
     names = [keys(number) for number in range(30)]
     blocks = [memoryview(block(name)) for name in names]

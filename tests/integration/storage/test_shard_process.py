@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support.stored import flip
 
 from dualpath.kvstore.api import ReadStatus, WriteStatus
-from dualpath.kvstore.blockfile import HEADER_BYTES
 from dualpath.kvstore.shards import ShardStore
 
 SIZE = 10_000
@@ -77,55 +76,75 @@ async def test_a_lost_shard_costs_its_own_blocks_only(lab: Any, eventually: Even
     assert await read(store, *range(40)) == [FOUND] * 40
 
 
+@pytest.mark.parametrize("rounds", [4, pytest.param(50, marks=pytest.mark.slow)])
 async def test_killed_while_writing_every_block_is_whole_or_absent(
-    lab: Any, eventually: Eventually
+    lab: Any, eventually: Eventually, rounds: int
 ) -> None:
-    shard = await lab.shard()
+    """What was acknowledged as stored survives the death of the process, at whatever moment."""
+    shard, source = await lab.shard(), random.Random(rounds)
     store = await lab.store(shard, block_bytes=300_000)
     written = 0
-    for round_ in range(4):
-        numbers = range(round_ * 1000, round_ * 1000 + 200)
+    for round_ in range(rounds):
+        numbers, some = range(round_ * 1000, round_ * 1000 + 200), source.randrange(1, 60)
         writing = asyncio.create_task(write(store, *numbers))
-        await eventually(lambda: len(shard.files()) > written + 20)  # noqa: B023
+        await eventually(lambda: len(shard.blocks()) > written + some)  # noqa: B023
+        await asyncio.sleep(0.02 * source.random())
         await shard.end()
         told = await writing
         assert await shard.start()
-        assert list((shard.root / "tmp").iterdir()) == []
         await eventually(lambda: all(store.shards_up().values()))
         statuses = await read(store, *numbers)
         assert set(statuses) <= {FOUND, ABSENT}
         for status, said in zip(statuses, told, strict=True):
             assert status is FOUND or said is WriteStatus.NOT_STORED
-        written = len(shard.files())
+        written = len(shard.blocks())
         assert (await store.stat()).blocks == written
-    assert written > 80
+    assert written > 4 * rounds
 
 
 async def test_damaged_files_are_told_apart_and_never_served(lab: Any) -> None:
     shard = await lab.shard()
     store = await lab.store(shard)
     await write(store, *range(8))
-    files = shard.files()
-
-    def flip(number: int, at: int) -> None:
-        content = bytearray(files[number].read_bytes())
-        content[at] ^= 1
-        files[number].write_bytes(content)
-
-    flip(0, HEADER_BYTES + 17)
-    flip(1, 30)
-    os.truncate(files[2], 500)
-    three, four = files[3].read_bytes(), files[4].read_bytes()
-    files[3].write_bytes(four)
-    files[4].write_bytes(three)
-    files[5].unlink()
-    expected = [CORRUPT] * 5 + [ABSENT] + [FOUND] * 2
-    assert await read(store, *range(8)) == expected
-    assert await read(store, *range(8)) == [ABSENT] * 6 + [FOUND] * 2
-    assert (await store.match(keys(6, 7, 0))).blocks == 2
-    assert await write(store, *range(8)) == [WriteStatus.STORED] * 6 + [WriteStatus.EXISTS] * 2
+    places = shard.blocks()
+    files = [places[key] for key in keys(*range(8))]
+    flip(files[0][0], files[0][1] + 17)
+    flip(files[1][0], files[1][1] + SIZE - 1)
+    contents = [path.read_bytes()[at : at + SIZE] for path, at in files]
+    for number, content in ((2, contents[3]), (3, contents[2]), (4, bytes(SIZE))):
+        path, at = files[number]
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(content)
+    assert await read(store, *range(8)) == [CORRUPT] * 5 + [FOUND] * 3
+    assert await read(store, *range(8)) == [ABSENT] * 5 + [FOUND] * 3
+    assert (await store.match(keys(5, 6, 7, 0))).blocks == 3
+    assert await write(store, *range(8)) == [WriteStatus.STORED] * 5 + [WriteStatus.EXISTS] * 3
     assert await read(store, *range(8)) == [FOUND] * 8
     assert store.counters["read_corrupt"] == 5
+    assert shard.errors.count("corrupt block is put aside") == 5
+
+
+async def test_files_that_are_cut_or_deleted_cost_their_blocks(
+    lab: Any, eventually: Eventually
+) -> None:
+    shard = await lab.shard()
+    store = await lab.store(shard, block_bytes=1_000_000)
+    await write(store, *range(40))
+    await shard.end(signal.SIGTERM)
+    places = shard.blocks()
+    first, *_, last = sorted({path for path, _ in places.values()})
+    first.unlink()
+    last.write_bytes(last.read_bytes()[: 3 * 1_003_520 + 7])
+    lost = {key for key, (path, at) in places.items() if path == first}
+    lost |= {key for key, (path, at) in places.items() if path == last and at >= 3 * 1_003_520}
+    assert 3 < len(lost) < 40
+    assert await shard.start()
+    await eventually(lambda: all(store.shards_up().values()))
+    expected = [ABSENT if key in lost else FOUND for key in keys(*range(40))]
+    assert await read(store, *range(40)) == expected
+    assert WriteStatus.NOT_STORED not in await write(store, *range(40))
+    assert await read(store, *range(40)) == [FOUND] * 40
 
 
 async def test_a_stopped_shard_costs_deadlines_and_serves_again_when_continued(
@@ -202,14 +221,13 @@ async def test_namespaces_of_several_models_live_side_by_side(lab: Any) -> None:
 
 
 async def test_a_disk_that_refuses_blocks_costs_only_these(lab: Any) -> None:
-    shard = await lab.shard(file_bytes=50_000)
-    large = await lab.store(shard, block_bytes=100_000)
+    shard = await lab.shard(file_bytes=17 << 20)
+    large = await lab.store(shard, block_bytes=18 << 20)
     small = await lab.store(shard, name="small")
     assert await write(large, 1, 2) == [WriteStatus.NOT_STORED] * 2
     assert await write(small, 1) == [WriteStatus.STORED]
     assert await read(large, 1) == [ABSENT]
     assert await read(small, 1) == [FOUND]
-    assert list((shard.root / "tmp").iterdir()) == []
     await shard.end(signal.SIGTERM)
     assert shard.errors.count("the disk refuses to write blocks") == 1
 

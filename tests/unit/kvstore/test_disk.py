@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,23 +15,37 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.stored import flip, stored, where
+from tests.support.wait import until
 
-from dualpath.kvstore import disk as disk_module
 from dualpath.kvstore.api import ReadStatus, StoreStat, WriteStatus
-from dualpath.kvstore.blockfile import HEADER_BYTES
 from dualpath.kvstore.checksum import block_checksum
-from dualpath.kvstore.disk import QUARANTINE_KEPT, DiskStore, StoreInUse, namespace_dir
+from dualpath.kvstore.disk import DiskOptions, DiskStore, StoreInUse, namespace_dir
+from dualpath.kvstore.entry import State
+from dualpath.kvstore.extent import slot_bytes_of
+from dualpath.kvstore.files import DiskFile, DiskFiles, Views
 from dualpath.kvstore.index import BlockName
+from dualpath.kvstore.putting import NewBlock
+from dualpath.kvstore.quarantine import QUARANTINE_KEPT
+from dualpath.kvstore.volume import allocated_bytes
 from dualpath.wire.store import Namespace
 
 SMALL = Namespace("model-a", 100)
 OTHER = Namespace("model-b", 100)
 LARGE = Namespace("model-a", 5000)
+EXTENT = 4 * slot_bytes_of(5000)
 
 
 @asynccontextmanager
-async def opened(root: Path, **options: Any) -> AsyncIterator[DiskStore]:
-    store = DiskStore(root, **options)
+async def opened(
+    root: Path,
+    *,
+    held: Callable[[BlockName], bool] = lambda _: False,
+    files: DiskFiles | None = None,
+    **options: Any,
+) -> AsyncIterator[DiskStore]:
+    options = {"extent_bytes": EXTENT} | options
+    store = DiskStore(root, DiskOptions(**options), held=held, files=files)
     await store.open()
     try:
         yield store
@@ -45,39 +61,50 @@ def block(namespace: Namespace, number: int) -> bytes:
     return (f"{namespace.fingerprint} {number} ".encode() * 600)[: namespace.block_bytes]
 
 
-async def put(store: DiskStore, namespace: Namespace, number: int) -> WriteStatus:
+def new(namespace: Namespace, number: int, depth: int = 0) -> NewBlock:
     data = block(namespace, number)
-    checksum = block_checksum(key(number), data)
-    return await store.write(namespace, key(number), checksum, memoryview(data))
+    return NewBlock(key(number), block_checksum(key(number), data), depth, memoryview(data))
+
+
+async def put(store: DiskStore, namespace: Namespace, number: int, depth: int = 0) -> WriteStatus:
+    return (await store.write(namespace, [new(namespace, number, depth)]))[0]
 
 
 async def get(store: DiskStore, namespace: Namespace, number: int) -> ReadStatus:
-    into = bytearray(namespace.block_bytes)
-    status, checksum = await store.read(namespace, key(number), memoryview(into))
+    """As a reader does: it compares, and says so where a block is damaged."""
+    into = memoryview(mmap.mmap(-1, store.read_bytes(namespace)))
+    status, checksum = await store.read(namespace, key(number), into)
     if status is ReadStatus.FOUND:
-        assert into == block(namespace, number)
-        assert checksum == block_checksum(key(number), into)
+        found = into[: namespace.block_bytes]
+        if block_checksum(key(number), found) != checksum:
+            store.suspect(namespace, [key(number)])
+            await until(lambda: not store._busy)
+            return ReadStatus.CORRUPT
+        assert found == block(namespace, number)
+    elif status is ReadStatus.CORRUPT:
+        await until(lambda: not store._busy)
     return status
 
 
-def file_of(root: Path, namespace: Namespace, number: int) -> Path:
-    text = key(number).hex()
-    return root / namespace_dir(namespace) / text[:2] / f"{text}.kv"
+def there(store: DiskStore, namespace: Namespace) -> set[int]:
+    present = store.present(namespace, [key(number) for number in range(100)])
+    return {number for number in range(100) if present[number]}
 
 
-@pytest.mark.parametrize("fsync", [False, True])
+@pytest.mark.parametrize("options", [{}, {"fsync": True}, {"direct": True}])
 async def test_a_block_is_there_once_written_and_after_a_restart(
-    tmp_path: Path, fsync: bool
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    async with opened(tmp_path, fsync=fsync) as store:
+    async with opened(tmp_path, **options) as store:
         assert await get(store, SMALL, 1) is ReadStatus.ABSENT
         assert await put(store, SMALL, 1) is WriteStatus.STORED
         assert await put(store, SMALL, 1) is WriteStatus.EXISTS
         assert await get(store, SMALL, 1) is ReadStatus.FOUND
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, **options) as store:
         assert store.stat() == StoreStat(1, 100)
         assert await get(store, SMALL, 1) is ReadStatus.FOUND
         assert store.present(SMALL, [key(1), key(2)]) == b"\1\0"
+        assert "checked_at_open" not in store.counters
 
 
 async def test_namespaces_share_nothing(tmp_path: Path) -> None:
@@ -94,7 +121,7 @@ async def test_namespaces_share_nothing(tmp_path: Path) -> None:
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "get", "corrupt", "truncate", "delete", "restart"]),
+        st.sampled_from(["put", "get", "corrupt", "swap", "restart"]),
         st.sampled_from([SMALL, LARGE]),
         st.integers(0, 4),
     ),
@@ -113,150 +140,281 @@ def test_it_behaves_like_a_dictionary_whatever_happens_to_the_files(
 
 async def against_a_dictionary(root: Path, operations: list[tuple[str, Namespace, int]]) -> None:
     model: dict[tuple[Namespace, int], str] = {}
-    store = DiskStore(root)
+    options = DiskOptions(extent_bytes=EXTENT)
+    store = DiskStore(root, options)
     await store.open()
     for what, namespace, number in operations:
-        name, path = (namespace, number), file_of(root, namespace, number)
+        name = (namespace, number)
         state = model.get(name)
         if what == "put":
             expected = WriteStatus.STORED if state is None else WriteStatus.EXISTS
             assert await put(store, namespace, number) is expected
-            model.setdefault(name, "good")
+            model.setdefault(name, "found")
         elif what == "get":
-            status = await get(store, namespace, number)
-            assert status.name.lower() == {None: "absent", "good": "found"}.get(state, state)
-            if state != "good":
-                model.pop(name, None)
+            assert (await get(store, namespace, number)).name.lower() == (state or "absent")
+            if state == "corrupt":
+                del model[name]
         elif what == "restart":
             await store.close()
-            store = DiskStore(root)
+            store = DiskStore(root, options)
             await store.open()
-            for at, was in list(model.items()):
-                if was == "absent" or not file_of(root, *at).exists():
-                    del model[at]
-        elif state == "good":
-            content = path.read_bytes()
-            if what == "delete":
-                path.unlink()
-            elif what == "truncate":
-                path.write_bytes(content[:-1])
-            else:
-                path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            model[name] = "absent" if what == "delete" else "corrupt"
+        elif what == "corrupt" and state == "found":
+            flip(*where(root, namespace_dir(namespace), key(number)))
+            model[name] = "corrupt"
+        elif what == "swap" and state == model.get((namespace, number + 1)) == "found":
+            places = [where(root, namespace_dir(namespace), key(n)) for n in (number, number + 1)]
+            contents = [path.read_bytes()[at : at + namespace.block_bytes] for path, at in places]
+            for (path, at), content in zip(places, reversed(contents), strict=True):
+                with path.open("r+b") as file:
+                    file.seek(at)
+                    file.write(content)
+            model[name] = model[namespace, number + 1] = "corrupt"
     await store.close()
 
 
 async def test_a_corrupt_block_is_put_aside_and_can_be_written_anew(tmp_path: Path) -> None:
+    space = namespace_dir(SMALL)
     async with opened(tmp_path) as store:
         await put(store, SMALL, 1)
-        path = file_of(tmp_path, SMALL, 1)
-        path.write_bytes(path.read_bytes()[:-3] + b"bad")
+        flip(*where(tmp_path, space, key(1)))
         assert await get(store, SMALL, 1) is ReadStatus.CORRUPT
         assert await get(store, SMALL, 1) is ReadStatus.ABSENT
-        assert len(list((tmp_path / "quarantine").iterdir())) == 1
+        assert list(stored(tmp_path, State.ASIDE)) == [(space, key(1))]
         assert store.counters["quarantined"] == 1
         assert await put(store, SMALL, 1) is WriteStatus.STORED
         assert await get(store, SMALL, 1) is ReadStatus.FOUND
-
-
-async def test_swapped_files_are_never_served(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        await put(store, SMALL, 1)
-        await put(store, SMALL, 2)
-        one, two = file_of(tmp_path, SMALL, 1), file_of(tmp_path, SMALL, 2)
-        one_bytes, two_bytes = one.read_bytes(), two.read_bytes()
-        one.write_bytes(two_bytes)
-        two.write_bytes(one_bytes)
-        assert await get(store, SMALL, 1) is ReadStatus.CORRUPT
-        assert await get(store, SMALL, 2) is ReadStatus.CORRUPT
-
-
-async def test_a_new_block_is_not_put_aside_for_the_corrupt_one_before_it(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        await put(store, SMALL, 1)
-        path = file_of(tmp_path, SMALL, 1)
-        inode = path.stat().st_ino
-        fresh = tmp_path / "fresh"
-        shutil.copy(path, fresh)
-        fresh.rename(path)
-        assert not store._put_aside(path, inode)
+        assert list(stored(tmp_path, State.ASIDE)) == [(space, key(1))]
         assert await get(store, SMALL, 1) is ReadStatus.FOUND
 
 
-async def test_only_the_last_corrupt_files_are_kept(tmp_path: Path) -> None:
+async def test_a_block_that_was_suspected_wrongly_comes_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await put(store, SMALL, 1)
+        store.suspect(SMALL, [key(1), key(2), key(1)])
+        assert store.present(SMALL, [key(1)]) == b"\0"
+        assert await get(store, SMALL, 1) is ReadStatus.ABSENT
+        assert await put(store, SMALL, 1) is WriteStatus.EXISTS, "a writer waits for the check"
+        assert await get(store, SMALL, 1) is ReadStatus.FOUND
+        assert store.counters["suspected_wrongly"] == 1
+
+
+async def test_only_the_last_corrupt_blocks_are_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         for number in range(QUARANTINE_KEPT + 3):
             await put(store, SMALL, number)
-            file_of(tmp_path, SMALL, number).write_bytes(b"")
+            flip(*where(tmp_path, namespace_dir(SMALL), key(number)))
             assert await get(store, SMALL, number) is ReadStatus.CORRUPT
-    assert len(list((tmp_path / "quarantine").iterdir())) == QUARANTINE_KEPT
+        kept = {int.from_bytes(name[1], "big") for name in stored(tmp_path, State.ASIDE)}
+        assert kept == set(range(3, QUARANTINE_KEPT + 3))
 
 
-async def test_opening_removes_what_was_being_written_and_puts_wrong_sizes_aside(
+async def test_damaged_blocks_make_room_first(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=allocated_bytes(3, 5000)) as store:
+        for number in (1, 2, 3):
+            await put(store, LARGE, number)
+        flip(*where(tmp_path, namespace_dir(LARGE), key(3)))
+        assert await get(store, LARGE, 3) is ReadStatus.CORRUPT
+        assert await put(store, LARGE, 4) is WriteStatus.STORED
+        assert there(store, LARGE) == {1, 2, 4}
+        assert stored(tmp_path, State.ASIDE) == {}
+
+
+@pytest.mark.parametrize("what", ["slots cut", "table cut", "slots lost", "table lost"])
+async def test_extents_that_were_cut_or_lost_are_no_blocks_and_no_crash(
+    tmp_path: Path, what: str
+) -> None:
+    async with opened(tmp_path) as store:
+        for number in range(6):
+            await put(store, LARGE, number)
+    suffix, damage = what.split()
+    path = tmp_path / namespace_dir(LARGE) / f"000000.{suffix}"
+    if damage == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+    async with opened(tmp_path) as store:
+        assert there(store, LARGE) == ({0, 1, 4, 5} if damage == "cut" else {4, 5})
+        assert store.counters["extents_lost"] == (damage == "lost")
+        for number in range(6):
+            await put(store, LARGE, number)
+            assert await get(store, LARGE, number) is ReadStatus.FOUND
+
+
+async def test_a_file_that_is_cut_under_the_shard_is_corrupt_and_then_absent(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
+        await put(store, LARGE, 1)
+        os.truncate(tmp_path / namespace_dir(LARGE) / "000000.slots", 100)
+        assert await get(store, LARGE, 1) is ReadStatus.CORRUPT
+        assert await get(store, LARGE, 1) is ReadStatus.ABSENT
+        assert await put(store, LARGE, 1) is WriteStatus.STORED
+        assert await get(store, LARGE, 1) is ReadStatus.FOUND
+
+
+async def test_swapped_tables_hold_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        for number in range(8):
+            await put(store, LARGE, number)
+    one, two = (tmp_path / namespace_dir(LARGE) / f"00000{n}.table" for n in range(2))
+    one_bytes, two_bytes = one.read_bytes(), two.read_bytes()
+    one.write_bytes(two_bytes)
+    two.write_bytes(one_bytes)
+    async with opened(tmp_path) as store:
+        assert there(store, LARGE) == set()
+
+
+async def test_strangers_files_stay_and_a_lost_mark_has_all_checked(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         await put(store, SMALL, 1)
         await put(store, SMALL, 2)
-    (tmp_path / "tmp" / "7.kv").write_bytes(b"half a blo")
-    file_of(tmp_path, SMALL, 1).write_bytes(b"torn")
-    (file_of(tmp_path, SMALL, 2).parent / "notes.txt").write_text("somebody's")
+    (tmp_path / namespace_dir(SMALL) / "notes.txt").write_text("somebody's")
+    (tmp_path / "synced").unlink()
+    flip(*where(tmp_path, namespace_dir(SMALL), key(2)))
     async with opened(tmp_path) as store:
-        assert list((tmp_path / "tmp").iterdir()) == []
-        assert store.stat().blocks == 1
-        assert await get(store, SMALL, 1) is ReadStatus.ABSENT
-        assert await put(store, SMALL, 1) is WriteStatus.STORED
+        assert there(store, SMALL) == {1}
+        assert (store.counters["checked_at_open"], store.counters["torn_at_open"]) == (1, 1)
+    assert (tmp_path / namespace_dir(SMALL) / "notes.txt").exists()
 
 
 async def test_a_block_that_arrives_damaged_is_not_stored(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        wrong = bytes(16)
-        status = await store.write(SMALL, key(1), wrong, memoryview(block(SMALL, 1)))
-        assert status is WriteStatus.NOT_STORED
-        assert store.present(SMALL, [key(1)]) == b"\0"
+        wrong = new(SMALL, 1)._replace(checksum=bytes(16))
+        statuses = await store.write(SMALL, [wrong, new(SMALL, 2)])
+        assert statuses == [WriteStatus.NOT_STORED, WriteStatus.STORED]
+        assert there(store, SMALL) == {2}
         assert store.counters["arrived_damaged"] == 1
 
 
+class RefusingFiles(DiskFiles):
+    """A disk that refuses what is in `refused`, once its files are open."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.refused: set[str] = set()
+
+    def check(self, what: str) -> None:
+        if what in self.refused:
+            raise OSError(self.code, os.strerror(self.code))
+
+    def create(self, path: Path, nbytes: int) -> DiskFile:
+        self.check("create")
+        return super().create(path, nbytes)
+
+    def open(self, path: Path, *, writable: bool = True, direct: bool = False) -> DiskFile:
+        super().open(path, writable=writable, direct=direct).close()
+        return RefusingFile(self, path, os.O_RDWR if writable else os.O_RDONLY)
+
+
+class RefusingFile(DiskFile):
+    def __init__(self, disk: RefusingFiles, path: Path, flags: int) -> None:
+        super().__init__(path, flags)
+        self._disk = disk
+
+    def read(self, views: Views, offset: int) -> bool:
+        self._disk.check("read")
+        return super().read(views, offset)
+
+    def write(self, views: Views, offset: int) -> None:
+        self._disk.check("write")
+        super().write(views, offset)
+
+    def sync(self) -> None:
+        self._disk.check("sync")
+        super().sync()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-async def test_a_disk_that_refuses_makes_no_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize("refused", ["create", "write", "sync"])
+async def test_a_disk_that_refuses_costs_blocks_and_one_warning(
+    tmp_path: Path, code: int, refused: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
+    disk, held = RefusingFiles(code), {BlockName(namespace_dir(SMALL), key(1))}
+    async with opened(
+        tmp_path, files=disk, held=held.__contains__, fsync=True, extent_bytes=1
+    ) as store:
+        assert await put(store, SMALL, 1) is WriteStatus.STORED
+        disk.refused = {refused, "read"}
+        for number in (2, 3):
+            assert await put(store, SMALL, number) is WriteStatus.NOT_STORED
+        assert await get(store, SMALL, 1) is ReadStatus.FAILED
+        disk.refused = set()
+        assert await get(store, SMALL, 1) is ReadStatus.FOUND
+        what = "sync" if refused == "sync" else "write"
+        assert store.counters[f"{what}_errors"] >= 1
+        assert capsys.readouterr().out.count(f"the disk refuses to {what} blocks") == 1
+        store._volume._grow_from.clear()
+        assert await put(store, SMALL, 4) is WriteStatus.STORED
+    async with opened(tmp_path, extent_bytes=1) as store:
+        assert {1, 4} <= there(store, SMALL)
+        for number in there(store, SMALL):
+            assert await get(store, SMALL, number) is ReadStatus.FOUND
+
+
+async def test_on_a_full_disk_old_blocks_give_way(tmp_path: Path) -> None:
+    disk = RefusingFiles(errno.ENOSPC)
+    async with opened(tmp_path, files=disk) as store:
+        for number in range(4):
+            await put(store, LARGE, number)
+        disk.refused = {"create"}
+        assert await put(store, LARGE, 4) is WriteStatus.STORED
+        assert there(store, LARGE) == {1, 2, 3, 4}
+        assert await put(store, SMALL, 1) is WriteStatus.NOT_STORED
+        assert there(store, LARGE) == {1, 2, 3, 4}
+
+
+async def test_a_file_system_that_is_read_only_serves_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.open
+
+    def refuse(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really(path, flags, mode)
 
     async with opened(tmp_path) as store:
         await put(store, SMALL, 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(disk_module, "write_block", refuse)
-            patch.setattr(disk_module, "read_block", refuse)
-            for number in (2, 3):
-                assert await put(store, SMALL, number) is WriteStatus.NOT_STORED
-            assert await get(store, SMALL, 1) is ReadStatus.FAILED
-        assert store.counters["write_errors"] == 2
-        assert await put(store, SMALL, 2) is WriteStatus.STORED
-        assert await get(store, SMALL, 1) is ReadStatus.FOUND
-        assert list((tmp_path / "tmp").iterdir()) == []
-
-
-async def test_a_file_that_grew_too_large_for_the_disk_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        await put(store, SMALL, 2)
+    flip(*where(tmp_path, namespace_dir(SMALL), key(2)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        async with opened(tmp_path) as store:
+            assert await get(store, SMALL, 1) is ReadStatus.FOUND
+            assert await get(store, SMALL, 2) is ReadStatus.CORRUPT
+            assert await get(store, SMALL, 2) is ReadStatus.ABSENT
+            for namespace in (SMALL, LARGE):
+                assert await put(store, namespace, 3) is WriteStatus.NOT_STORED
     async with opened(tmp_path) as store:
-        monkeypatch.setattr(
-            os, "writev", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
-        )
-        assert await put(store, SMALL, 1) is WriteStatus.NOT_STORED
-        assert list((tmp_path / "tmp").iterdir()) == []
+        assert await put(store, SMALL, 3) is WriteStatus.STORED
+
+
+async def test_a_sync_that_failed_has_everything_since_checked_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    disk = RefusingFiles(errno.EIO)
+    async with opened(tmp_path, files=disk, sync_s=3600) as store:
+        await put(store, SMALL, 1)
+        disk.refused = {"sync"}
+        assert not await store._synced()
+        disk.refused = set()
+        await put(store, SMALL, 2)
+        assert await store._synced()
+    async with opened(tmp_path) as store:
+        assert there(store, SMALL) == {1, 2}
+        assert store.counters["checked_at_open"] == 2
 
 
 async def test_directories_that_vanish_are_made_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        await put(store, SMALL, 1)
-        shutil.rmtree(tmp_path / namespace_dir(SMALL))
-        shutil.rmtree(tmp_path / "tmp")
-        assert await get(store, SMALL, 1) is ReadStatus.ABSENT
-        assert await put(store, SMALL, 1) is WriteStatus.STORED
-        assert await get(store, SMALL, 1) is ReadStatus.FOUND
+        for number in range(4):
+            await put(store, LARGE, number)
+        shutil.rmtree(tmp_path / namespace_dir(LARGE))
+        assert await put(store, LARGE, 5) is WriteStatus.STORED
+        assert await get(store, LARGE, 5) is ReadStatus.FOUND
+    async with opened(tmp_path) as store:
+        assert there(store, LARGE) == {5}
 
 
 async def test_two_stores_on_one_directory_are_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -277,63 +435,86 @@ async def test_many_writers_of_one_block_all_succeed(tmp_path: Path) -> None:
         assert store.stat() == StoreStat(1, 5000)
 
 
-async def test_reads_while_a_block_is_written_again_and_again_are_whole(tmp_path: Path) -> None:
+async def test_batches_that_overlap_crosswise_all_succeed(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        for _ in range(20):
-            await put(store, LARGE, 1)
-            async with asyncio.TaskGroup() as group:
-                reads = [group.create_task(get(store, LARGE, 1)) for _ in range(4)]
-                # As a crash between two lives of the store would leave it: known file, unknown name.
-                store._index.discard(BlockName(namespace_dir(LARGE), key(1)))
-                group.create_task(put(store, LARGE, 1))
-            assert {task.result() for task in reads} <= {ReadStatus.ABSENT, ReadStatus.FOUND}
+        batches = [[1, 2, 3], [3, 2, 1], [2, 4, 2], [4, 3]]
+        async with asyncio.TaskGroup() as group:
+            writes = [
+                group.create_task(store.write(LARGE, [new(LARGE, n) for n in batch]))
+                for batch in batches
+            ]
+        results = [status for task in writes for status in task.result()]
+        assert WriteStatus.NOT_STORED not in results
+        assert results.count(WriteStatus.STORED) == 4
+        assert there(store, LARGE) == {1, 2, 3, 4}
 
 
-async def test_sizes_of_files_are_header_and_block(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        await put(store, LARGE, 1)
-    assert file_of(tmp_path, LARGE, 1).stat().st_size == HEADER_BYTES + 5000
+async def test_a_cancelled_write_leaves_its_blocks_whole_and_no_slot_lost(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=allocated_bytes(4, 5000)) as store:
+        for number in range(40):
+            writing = asyncio.create_task(put(store, LARGE, number))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.wait({writing})
+        for number in there(store, LARGE):
+            assert await get(store, LARGE, number) is ReadStatus.FOUND
+        for number in range(50, 54):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+        assert there(store, LARGE) == {50, 51, 52, 53}
 
 
-FILE = HEADER_BYTES + 5000
+# ── capacity ───────────────────────────────────────────────────────────────────────────────────────
+def on_disk(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("*-*/*.[st]*[se]"))
 
 
-def files(root: Path) -> set[int]:
-    return {int(path.stem, 16) for path in root.glob("*-5000/??/*.kv")}
-
-
-async def test_the_blocks_used_longest_ago_give_way_to_new_ones(tmp_path: Path) -> None:
-    async with opened(tmp_path, capacity_bytes=3 * FILE + 10) as store:
+async def test_the_blocks_touched_longest_ago_give_way_to_new_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path, capacity_bytes=allocated_bytes(3, 5000) + 10) as store:
         for number in (1, 2, 3):
             assert await put(store, LARGE, number) is WriteStatus.STORED
-        store.use(LARGE, [key(1)])
+        store.touch(LARGE, [key(1)])
         assert await put(store, LARGE, 4) is WriteStatus.STORED
-        assert files(tmp_path) == {1, 3, 4}
-        assert store.present(LARGE, [key(n) for n in (1, 2, 3, 4)]) == b"\1\0\1\1"
+        assert there(store, LARGE) == {1, 3, 4}
         assert await get(store, LARGE, 2) is ReadStatus.ABSENT
         assert store.counters["evicted"] == 1
         assert store.stat() == StoreStat(3, 15_000)
 
 
 async def test_of_a_chain_the_end_gives_way_first(tmp_path: Path) -> None:
-    async with opened(tmp_path, capacity_bytes=4 * FILE) as store:
+    async with opened(tmp_path, capacity_bytes=allocated_bytes(4, 5000)) as store:
         for number in (1, 2, 3, 4):
-            await put(store, LARGE, number)
-        store.use(LARGE, [key(number) for number in (1, 2, 3, 4)])
+            await put(store, LARGE, number, depth=number)
+        store.touch(LARGE, [key(number) for number in (1, 2, 3, 4)])
         for number in (5, 6):
             await put(store, LARGE, number)
-        assert files(tmp_path) == {1, 2, 5, 6}
+        assert there(store, LARGE) == {1, 2, 5, 6}
+
+
+async def test_depth_and_age_outlive_a_restart(tmp_path: Path) -> None:
+    capacity = allocated_bytes(4, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        await store.write(LARGE, [new(LARGE, number, 9 - number) for number in (1, 2, 3)])
+        await put(store, LARGE, 4, depth=20)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        for number, left in ((5, {2, 3, 4, 5}), (6, {3, 4, 5, 6}), (7, {4, 5, 6, 7})):
+            await put(store, LARGE, number)
+            assert there(store, LARGE) == left
 
 
 async def test_a_capacity_is_never_exceeded_whatever_is_written_at_once(tmp_path: Path) -> None:
-    async with opened(tmp_path, capacity_bytes=5 * FILE) as store:
+    capacity = allocated_bytes(5, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        sizes = []
         async with asyncio.TaskGroup() as group:
             writes = [group.create_task(put(store, LARGE, number)) for number in range(40)]
+            for write in writes:
+                write.add_done_callback(lambda _: sizes.append(on_disk(tmp_path)))
         assert {task.result() for task in writes} <= {WriteStatus.STORED, WriteStatus.NOT_STORED}
-        stored = files(tmp_path)
-        assert len(stored) == 5
-        assert store.stat() == StoreStat(5, 25_000)
-        for number in stored:
+        assert len(there(store, LARGE)) == 5
+        assert max(sizes) <= capacity
+        assert on_disk(tmp_path) == store.allocated_bytes == capacity
+        for number in there(store, LARGE):
             assert await get(store, LARGE, number) is ReadStatus.FOUND
 
 
@@ -341,33 +522,67 @@ async def test_what_is_held_stays_and_where_all_is_held_nothing_more_is_stored(
     tmp_path: Path,
 ) -> None:
     held = {BlockName(namespace_dir(LARGE), key(1))}
-    async with opened(tmp_path, capacity_bytes=2 * FILE, held=held.__contains__) as store:
+    capacity = allocated_bytes(2, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity, held=held.__contains__) as store:
         for number in (1, 2, 3):
             assert await put(store, LARGE, number) is WriteStatus.STORED
-        assert files(tmp_path) == {1, 3}
+        assert there(store, LARGE) == {1, 3}
         held.add(BlockName(namespace_dir(LARGE), key(3)))
         assert await put(store, LARGE, 4) is WriteStatus.NOT_STORED
         assert store.counters["write_no_space"] == 1
         held.clear()
         assert await put(store, LARGE, 4) is WriteStatus.STORED
-        assert files(tmp_path) == {3, 4}
+        assert there(store, LARGE) == {3, 4}
+
+
+async def test_a_new_models_blocks_take_the_place_of_an_old_ones(tmp_path: Path) -> None:
+    capacity = allocated_bytes(8, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        for number in range(8):
+            await put(store, LARGE, number)
+        assert await put(store, SMALL, 1) is WriteStatus.STORED
+        assert on_disk(tmp_path) <= capacity
+        assert there(store, LARGE) == {4, 5, 6, 7}
+        assert await get(store, SMALL, 1) is ReadStatus.FOUND
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        assert (there(store, LARGE), there(store, SMALL)) == ({4, 5, 6, 7}, {1})
 
 
 async def test_a_block_that_is_larger_than_the_capacity_is_not_stored(tmp_path: Path) -> None:
-    async with opened(tmp_path, capacity_bytes=FILE - 1) as store:
+    async with opened(tmp_path, capacity_bytes=allocated_bytes(1, 5000) - 1) as store:
         await put(store, SMALL, 1)
         assert await put(store, LARGE, 1) is WriteStatus.NOT_STORED
         assert await get(store, SMALL, 1) is ReadStatus.FOUND
 
 
-async def test_opened_with_less_capacity_the_oldest_blocks_go(tmp_path: Path) -> None:
+async def test_opened_with_less_capacity_it_holds_no_more_and_that_is_right(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as store:
-        for number in range(6):
+        for number in range(10):
             await put(store, LARGE, number)
-    for number in range(6):
-        age = 1_000 * (10 - number % 3)
-        os.utime(file_of(tmp_path, LARGE, number), (10**9 - age, 10**9 - age))
-    async with opened(tmp_path, capacity_bytes=2 * FILE) as store:
-        assert files(tmp_path) == {2, 5}
-        assert store.stat().blocks == 2
-        assert store.counters["evicted"] == 4
+    capacity = allocated_bytes(3, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        assert on_disk(tmp_path) <= capacity
+        assert store.counters["evicted"] >= 7
+        assert there(store, LARGE)
+        for number in there(store, LARGE):
+            assert await get(store, LARGE, number) is ReadStatus.FOUND
+        for number in range(20, 23):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+
+
+async def test_blocks_that_nobody_touches_are_given_up_after_their_time(tmp_path: Path) -> None:
+    held = {BlockName(namespace_dir(SMALL), key(3))}
+    async with opened(tmp_path, held=held.__contains__, ttl_s=3600, sync_s=0.01) as store:
+        for number in (1, 2, 3):
+            await put(store, SMALL, number)
+        since = time.time()
+        store.touch(SMALL, [key(2)])
+        assert await store.expire(since) == 1
+        assert there(store, SMALL) == {2, 3}
+        assert store.counters["expired"] == 1
+    async with opened(tmp_path, ttl_s=1e-6, sync_s=0.01) as store:
+        await until(lambda: not store.stat().blocks)
+    async with opened(tmp_path) as store:
+        assert there(store, SMALL) == set()

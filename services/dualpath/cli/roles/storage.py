@@ -6,7 +6,7 @@ import asyncio
 
 from dualpath.cli.seat import Seat
 from dualpath.cluster.record import Ready
-from dualpath.kvstore.disk import StoreInUse
+from dualpath.kvstore.disk import DiskOptions, StoreInUse
 from dualpath.kvstore.shards import parse_shard
 from dualpath.lanes.build import nic_of
 from dualpath.settings import Settings
@@ -26,8 +26,13 @@ async def serve_storage(seat: Seat, stop: asyncio.Event) -> None:
         settings.home / "store" / seat.name,
         endpoint,
         nic=nic,
-        fsync=settings.store_fsync,
-        capacity_bytes=settings.store_capacity,
+        options=DiskOptions(
+            fsync=settings.store_fsync,
+            sync_s=settings.store_sync_s,
+            capacity_bytes=settings.store_capacity,
+            ttl_s=settings.store_ttl_s,
+            direct=settings.store_direct,
+        ),
     )
     metrics = Metrics("storage", seat.name)
     metrics.watch(shard.status)

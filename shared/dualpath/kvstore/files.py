@@ -1,0 +1,91 @@
+"""The few things that a shard does with files. Blocking calls, for threads.
+
+All of its I/O goes through here, so that a test can put a disk in its place that forgets what was not synced.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+Views = list[memoryview]
+
+
+class DiskFile:
+    """An open file of a size that only `shrink` changes. Every call may raise OSError."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def read(self, views: Views, offset: int) -> bool:
+        """Fill `views`; False where the file ends before they are full."""
+        while views:
+            count = os.preadv(self.fd, views, offset)
+            if count == 0:
+                return False
+            offset += count
+            views = _after(views, count)
+        return True
+
+    def write(self, views: Views, offset: int) -> None:
+        while views:
+            count = os.pwritev(self.fd, views, offset)
+            offset += count
+            views = _after(views, count)
+
+    def shrink(self, nbytes: int) -> None:
+        os.ftruncate(self.fd, nbytes)
+
+    def sync(self) -> None:
+        """When this returns, all that was written is on the disk."""
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class DiskFiles:
+    """A directory tree of an ordinary file system. Every call may raise OSError."""
+
+    def create(self, path: Path, nbytes: int) -> DiskFile:
+        """A new file of `nbytes` zeros, for which the disk has room. It is there after a power loss once
+        `sync_directory` was called."""
+        file = DiskFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            if nbytes:
+                os.posix_fallocate(file.fd, 0, nbytes)
+            os.fsync(file.fd)
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
+        return file
+
+    def open(self, path: Path, *, writable: bool = True, direct: bool = False) -> DiskFile:
+        """`direct` passes by the page cache (O_DIRECT): memory, offsets and lengths are of whole pages then."""
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        return DiskFile(path, mode | (os.O_DIRECT if direct else 0))
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _after(views: Views, count: int) -> Views:
+    """What remains of `views` after their first `count` bytes."""
+    for index, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[index + 1 :]]
+        count -= len(view)
+    return []
