@@ -40,7 +40,7 @@ class LocalCluster:
         where the cluster does not start."""
         self.home = directory / "home"
         self.log = directory / "up.log"
-        self._restarted: list[subprocess.Popen[bytes]] = []
+        self._restarted: dict[str, subprocess.Popen[bytes]] = {}
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / "settings.json"
         config.write_text(json.dumps({**SMALL, "port": 0, **settings}))
@@ -154,6 +154,9 @@ class LocalCluster:
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to one process of the cluster."""
+        if name in self._restarted:
+            self._restarted[name].send_signal(number)
+            return
         (service,) = (service for service in self.record.services if service.name == name)
         assert send(service.process, number), f"{name} lives"
 
@@ -162,6 +165,8 @@ class LocalCluster:
         It is then this object's child, and no longer the supervisor's."""
         (service,) = (service for service in self.record.services if service.name == name)
         until(lambda: not alive(service.process), f"{name}, killed before, is gone", 10.0)
+        if name in self._restarted:
+            self._restarted.pop(name).wait(10)
         home = Home(self.home)
         if name == NATS:
             command = [str(find_nats_server()), "-c", str(home.nats_file)]
@@ -171,18 +176,13 @@ class LocalCluster:
             if service.role == "gateway" and service.ready is not None:
                 command += ["--port", str(service.ready.http_port)]
         with (self.log.parent / f"{name}.restarted.log").open("ab") as output:
-            self._restarted.append(
-                subprocess.Popen(
-                    leashed(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+            self._restarted[name] = subprocess.Popen(
+                leashed(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it, and return the exit code of `dualpath up`."""
-        for process in self._restarted:
+        for process in self._restarted.values():
             process.terminate()
             process.wait(30)
         if self.process.poll() is None:
