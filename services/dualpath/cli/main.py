@@ -274,13 +274,13 @@ def demo(
 def bench_isolation(
     bandwidth: Annotated[
         str, typer.Option(metavar="RATE", help="Of the emulated CNICs: 100MB/s, 1Gbps.")
-    ] = "100MB/s",
+    ] = "200MB/s",
     quantum: Annotated[
         str, typer.Option(metavar="SIZE", help="What a NIC sends per decision.")
-    ] = "16KiB",
+    ] = "64KiB",
     piece: Annotated[
         str, typer.Option(metavar="SIZE", help="What a burst sends to each other engine.")
-    ] = "64KiB",
+    ] = "128KiB",
     engines: Annotated[
         int, typer.Option(metavar="N", min=2, max=16, help="Engines, each a process.")
     ] = 2,
@@ -294,13 +294,15 @@ def bench_isolation(
 
     Engines exchange AllToAll bursts of less than a millisecond over emulated CNICs, while each writes to each as
     much as goes on the low lane. Three cases in turns: `baseline`, the same low traffic through another CNIC, so
-    that only the CPU is shared; `lanes on`; and `lanes off`, all in one queue. Takes about a minute; no cluster
-    is needed. Where the CPU is full before the NIC is, choose a larger quantum or a lower bandwidth.
+    that only the CPU is shared; `lanes on`; and `lanes off`, all in one queue. Takes about a minute and more than
+    one core; no cluster is needed. Where low traffic stays below the bandwidth the CPU is the limit: choose a
+    lower bandwidth, or go before the machine's other work as the last example does.
 
     \b
     dualpath bench isolation
     dualpath bench isolation --plot isolation.svg
-    dualpath bench isolation --bandwidth 400MB/s --quantum 64KiB --piece 256KiB
+    dualpath bench isolation --bandwidth 100MB/s --quantum 32KiB --piece 64KiB
+    sudo chrt --fifo 5 dualpath bench isolation
     """
     from dualpath.cli.bench.isolation import isolation
 

@@ -48,7 +48,7 @@ class Figures:
 
 
 _WRITE_BYTES = 1 << 20
-_WRITES = 2
+_WRITES = 8
 _PAUSE_S = 0.005
 
 

@@ -205,10 +205,17 @@ class Members:
             self._processes.append(process)
 
     def __enter__(self) -> Members:
-        self._tell(self._answers())
+        try:
+            self._tell(self._answers())
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send(None)

@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-_WIDTH, _HEIGHT = 720, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 48, 52
+_WIDTH, _HEIGHT = 720, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 112, 52
 _COLOURS = ("#555555", "#0b6e4f", "#c1121f", "#1f4e9e", "#b8860b")
-_SHARES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _POINTS = 400
 
 
 def distribution_svg(series: Mapping[str, Sequence[float]], title: str) -> str:
     """The share of times that are at most so long, over milliseconds on a logarithmic axis. `series`: seconds by
-    name, none of them empty."""
+    name, none of them empty; there is room for the names of four."""
     lowest = min(min(times) for times in series.values()) * 1e3
     highest = max(max(times) for times in series.values()) * 1e3
     axis = _Axis(lowest, highest)
@@ -24,9 +24,9 @@ def distribution_svg(series: Mapping[str, Sequence[float]], title: str) -> str:
         colour = _COLOURS[number % len(_COLOURS)]
         points = " ".join(f"{axis.x(ms):.1f},{_y(share):.1f}" for ms, share in _steps(times))
         body.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        y = _TOP + 18 + 18 * number
-        body.append(f'<rect x="{_LEFT + 12}" y="{y - 9}" width="14" height="4" fill="{colour}"/>')
-        body.append(f'<text x="{_LEFT + 32}" y="{y - 3}">{escape(name)}</text>')
+        y = 48 + 18 * number
+        body.append(f'<rect x="{_LEFT}" y="{y - 6}" width="14" height="4" fill="{colour}"/>')
+        body.append(f'<text x="{_LEFT + 22}" y="{y}">{escape(name)}</text>')
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '

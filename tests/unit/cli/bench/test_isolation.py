@@ -1,0 +1,57 @@
+"""What the isolation benchmark makes of its measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from dualpath.cli.bench.isolation import Figures, isolation, table
+from dualpath.cli.bench.isolation_member import Measured, Shape
+from dualpath.cli.words import WRONG_USE
+
+SHAPE = Shape(
+    members=3,
+    bytes_per_s=100_000_000,
+    quantum=50_000,
+    piece=40_000,
+    write=1 << 20,
+    writes=2,
+    pause_s=0.005,
+)
+
+
+def test_times_on_the_wire_follow_from_the_shape() -> None:
+    assert SHAPE.burst_s == pytest.approx(0.0008)
+    assert SHAPE.chunk_s == pytest.approx(0.0005)
+
+
+def test_a_burst_lasts_until_it_is_over_for_every_member() -> None:
+    rounds = [
+        [Measured([1.0, 5.0], 10.0, 0.5), Measured([2.0, 3.0], 30.0, 0.25)],
+        [Measured([4.0], 20.0, 0.5), Measured([0.5], 20.0, 0.25)],
+    ]
+    figures = Figures.of(rounds)
+    assert figures.bursts_s == [2.0, 4.0, 5.0]
+    assert figures.low_bytes_per_s == 20.0
+    assert figures.cores == 0.75
+    assert [figures.quantile(q) for q in (0.0, 0.33, 0.34, 0.5, 0.99, 1.0)] == [2, 2, 4, 4, 5, 5]
+
+
+def test_the_table_compares_with_the_baseline_in_chunks() -> None:
+    def figures(p50: float, p99: float) -> Figures:
+        return Figures([p50] * 98 + [p99] * 2, 1e8, 1.0)
+
+    lines = table(
+        SHAPE,
+        {
+            "baseline": figures(0.001, 0.002),
+            "lanes on": figures(0.00105, 0.00275),
+            "lanes off": figures(0.006, 0.008),
+        },
+    )
+    assert any("lanes on" in line and "1.05 ×" in line and "+1.5 chunks" in line for line in lines)
+    assert any("lanes off" in line and "6.00 ×" in line for line in lines)
+
+
+def test_a_rate_that_is_none_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isolation("fast", "64KiB", "64KiB", 2, 1, 1, None) == WRONG_USE
+    assert "write for example" in capsys.readouterr().err
