@@ -25,7 +25,7 @@ import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 
 import uvloop
@@ -33,6 +33,7 @@ import uvloop
 from dualpath.lanes import PacedNic
 from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
+from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.sockets import CONGESTION_CONTROL
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
@@ -55,6 +56,7 @@ class Kind:
     write_bytes: int
     piece_bytes: int = 0
     concurrent: int = 4
+    transport: str = "tcp"
     wanted: float = 0.0
     """Of the reference's rate; 0: nothing is wanted."""
 
@@ -76,9 +78,9 @@ class Memory:
         self._piece_bytes = piece_bytes or nbytes
         count = -(-nbytes // self._piece_bytes)
         self._stride = self._piece_bytes + (GAP_BYTES if piece_bytes else 0)
-        self._view = memoryview(mmap.mmap(-1, count * self._stride))
-        for start in range(0, len(self._view), mmap.PAGESIZE):
-            self._view[start] = 1  # So that pages are there before anything is timed.
+        self.view = memoryview(mmap.mmap(-1, count * self._stride))
+        for start in range(0, len(self.view), mmap.PAGESIZE):
+            self.view[start] = 1  # So that pages are there before anything is timed.
 
     def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
         pieces, end = [], offset + nbytes
@@ -86,7 +88,7 @@ class Memory:
             number, within = divmod(offset, self._piece_bytes)
             size = min(self._piece_bytes - within, end - offset)
             start = number * self._stride + within
-            pieces.append(self._view[start : start + size])
+            pieces.append(self.view[start : start + size])
             offset += size
         return pieces
 
@@ -178,11 +180,17 @@ async def ignore(peer: Address, message: bytes) -> None:
     """A handler that takes everything."""
 
 
+def make_endpoint(name: str, transport: str) -> TcpEndpoint:
+    kind = RdmaEndpoint if transport == "rdma" else TcpEndpoint
+    return kind(name, host="127.0.0.1", nic=PacedNic(name), secret=SECRET)
+
+
 def endpoint_receiver(pipe: Connection, kind: Kind, loop: str) -> None:
     async def work() -> None:
-        endpoint = TcpEndpoint("receiver", host="127.0.0.1", nic=PacedNic("r"), secret=SECRET)
+        endpoint = make_endpoint("receiver", kind.transport)
         await endpoint.start(ignore)
         memory = Memory(kind.write_bytes * REGION_WRITES, kind.piece_bytes)
+        endpoint.pin(memory.view)
         address = endpoint.address
         pipe.send((address.incarnation, address.port, endpoint.register(memory)))
         running = asyncio.get_running_loop()
@@ -202,7 +210,7 @@ class Writes:
     """Writes of one kind on one event loop. `round` gives seconds and CPU seconds."""
 
     def __init__(self, kind: Kind, loop: str) -> None:
-        self.name = f"{kind.name}, {loop}"
+        self.name = f"{kind.transport}, {kind.name}, {loop}"
         self.kind, self.loop = kind, loop
         self.write_bytes = kind.write_bytes
         self._pipe, other = multiprocessing.Pipe()
@@ -210,14 +218,16 @@ class Writes:
         self._process.start()
         incarnation, port, self._key = self._pipe.recv()
         self._peer = Address("receiver", incarnation, "127.0.0.1", port)
-        self._source = Memory(kind.write_bytes, kind.piece_bytes).resolve(0, kind.write_bytes)
+        self._memory = Memory(kind.write_bytes, kind.piece_bytes)
+        self._source = self._memory.resolve(0, kind.write_bytes)
 
     def round(self, count: int) -> tuple[float, float]:
         result = (0.0, 0.0)
 
         async def work() -> None:
             nonlocal result
-            endpoint = TcpEndpoint("sender", host="127.0.0.1", nic=PacedNic("s"), secret=SECRET)
+            endpoint = make_endpoint("sender", self.kind.transport)
+            endpoint.pin(self._memory.view)
             await endpoint.start(ignore)
             await endpoint.send(self._peer, b"hello")
             numbers = iter(range(count))
@@ -293,11 +303,17 @@ def main() -> None:
     parser.add_argument("--total", type=parse_bytes, default=1 << 30, help="per round and kind")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loops", default="uvloop,asyncio", help="event loops, with commas")
+    parser.add_argument("--transports", default="tcp", help="tcp, or tcp,rdma: NIXL beside it")
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
     args = parser.parse_args()
     configure_logging("benchmark", fmt="console", level="warning")
     ways: list[Plain | Writes] = [Plain(buffer_bytes=size) for size in PLAIN_BUFFERS]
-    ways += [Writes(kind, loop) for loop in args.loops.split(",") for kind in KINDS[: args.kinds]]
+    ways += [
+        Writes(replace(kind, transport=transport), loop)
+        for loop in args.loops.split(",")
+        for kind in KINDS[: args.kinds]
+        for transport in args.transports.split(",")
+    ]
     figures = [Figures(way) for way in ways]
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     for number in range(args.rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from dualpath.transport.rdma.extents import Extent, pair, total
 from dualpath.transport.rdma.nixl import Agent, NixlError
 
-SPIN_S = 0.0005
+SPIN_S = 0.0002
 """So long after the last sign of life a rail in use is looked after in every turn of the event loop."""
 REST_S = 0.001
 """How often afterwards. One that is not in use is not looked after at all."""
@@ -164,6 +165,8 @@ class Poller:
         self._rails = {rail for rail in self._rails if rail.active}
         self._spinning = bool(self._rails) and loop.time() - self._alive_at < SPIN_S
         if self._spinning:
+            # Where cores are scarce, the peer may be waiting for this one.
+            os.sched_yield()
             self._next = loop.call_soon(self._turn)
         elif self._rails:
             self._next = loop.call_later(REST_S, self._turn)
