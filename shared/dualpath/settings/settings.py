@@ -34,6 +34,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
 ApiKey = Annotated[str, Field(pattern=r"^[^=\s]+=[0-9a-fA-F]{64}$")]
+ServiceLevel = Annotated[int, Field(ge=0, le=15)]
 Dscp = Annotated[int, Field(ge=0, le=63)]
 Priority = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -223,14 +224,10 @@ class Settings(BaseSettings):
         description="NICs as UCX names them (mlx5_0:1): of the SNIC, then of each engine's CNIC; the "
         "last serves those that follow. Default: all, or loopback where host is",
     )
-    rdma_high_sl: int | None = Field(
-        None, ge=0, le=15, description="InfiniBand service level of the high lane; default: UCX's"
+    rdma_sl: tuple[ServiceLevel, ServiceLevel] | None = Field(
+        None,
+        description="InfiniBand service levels of the high lane and the low one. Default: UCX's",
     )
-    rdma_low_sl: int | None = Field(
-        None, ge=0, le=15, description="InfiniBand service level of the low lane; default: UCX's"
-    )
-    rdma_high_dscp: int = Field(46, ge=0, le=63, description="RoCE: DSCP of the high lane")
-    rdma_low_dscp: int = Field(8, ge=0, le=63, description="RoCE: DSCP of the low lane")
 
     # Times
     fetch_interval_s: float = Field(0.1, gt=0, description="A node reports at least so often")

@@ -39,10 +39,10 @@ def make_endpoint(
 
 def _rdma(settings: Settings, number: int) -> partial[RdmaEndpoint]:
     devices = settings.rdma_devices
-    levels = {Lane.HIGH: settings.rdma_high_sl, Lane.LOW: settings.rdma_low_sl}
+    high, low = settings.rdma_sl or (None, None)
     return partial(
         RdmaEndpoint,
         device=devices[min(number, len(devices) - 1)] if devices else None,
-        service_levels={lane: level for lane, level in levels.items() if level is not None},
-        dscp={Lane.HIGH: settings.rdma_high_dscp, Lane.LOW: settings.rdma_low_dscp},
+        # Without lanes all traffic is the low one's, as with DSCP.
+        service_levels={Lane.HIGH: high if settings.lanes else low, Lane.LOW: low},
     )

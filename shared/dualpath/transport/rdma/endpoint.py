@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Mapping
 from typing import Any
 
 from dualpath.lanes.api import Lane
@@ -16,17 +17,14 @@ from dualpath.transport.rdma.rail import Poller
 from dualpath.transport.stream import ByteStream
 from dualpath.transport.tcp import TcpEndpoint
 
-DSCP = {Lane.HIGH: 46, Lane.LOW: 8}
-"""EF and CS1, as links over TCP are marked."""
-
 
 class RdmaEndpoint(TcpEndpoint):
     """As TcpEndpoint, but larger writes go through NIXL. Its peers must be of its kind where either side writes;
     for messages alone they need not.
 
     `device` is UCX's name of a NIC (`mlx5_0:1`); without one, all that there are, or the loopback device where
-    `host` is loopback. By lane: `service_levels` are InfiniBand's (left to UCX where there is none), `dscp` is
-    RoCE's. Raises MissingExtra.
+    `host` is loopback. `service_levels` are InfiniBand's by lane, left to UCX where there is none; RoCE has the DSCP
+    of `marks`. Raises MissingExtra.
     """
 
     def __init__(
@@ -35,8 +33,7 @@ class RdmaEndpoint(TcpEndpoint):
         *,
         host: str,
         device: str | None = None,
-        service_levels: dict[Lane, int] | None = None,
-        dscp: dict[Lane, int] | None = None,
+        service_levels: Mapping[Lane, int | None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(endpoint_id, host=host, **options)
@@ -45,7 +42,6 @@ class RdmaEndpoint(TcpEndpoint):
         self._poller = Poller()
         self._device = device or ("lo" if _is_loopback(host) else None)
         self._service_levels = service_levels or {}
-        self._dscp = dscp or DSCP
         self._rooms: list[Rooms] = []
         self._fabrics = {lane: self._fabric(lane) for lane in Lane}
 
@@ -66,11 +62,11 @@ class RdmaEndpoint(TcpEndpoint):
 
     def _config(self, lane: Lane) -> str:
         # Memory that cma writes to cannot be fenced: it asks neither for a connection nor for a registration.
-        config = {"TLS": "^cma", "IB_TRAFFIC_CLASS": str(self._dscp[lane] << 2)}
+        config = {"TLS": "^cma", "IB_TRAFFIC_CLASS": str(self._marks.dscp[lane] << 2)}
         if self._device is not None:
             config["NET_DEVICES"] = self._device
-        if lane in self._service_levels:
-            config["IB_SL"] = str(self._service_levels[lane])
+        if (level := self._service_levels.get(lane)) is not None:
+            config["IB_SL"] = str(level)
         return ",".join(f"{name}={value}" for name, value in config.items())
 
     def pin(self, memory: memoryview) -> None:
