@@ -205,8 +205,6 @@ class DecodeEngine:
             request.stores.extend(await self._write_back.decoded_block(key, row, block, self.cnic))
         if request.finished.done():
             return
-        if row.history is not None:
-            row.history.append(token.token_id)
         generated = request.take(token)
         reason = finish_reason(
             row.sampling,
@@ -216,6 +214,8 @@ class DecodeEngine:
         )
         if reason is not None:
             request.end(reason)
+        elif row.history is not None:
+            row.history.append(token.token_id)
 
     # ── HBM while decoding ─────────────────────────────────────────────────────────────────────────
     async def _make_room(self, live: list[DecodeRequest]) -> None:

@@ -16,7 +16,7 @@ from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
 from dualpath.kvstore.tasks import finish
 from dualpath.memory.arena import SlotRegion
-from dualpath.model.api import Backend
+from dualpath.model.api import Backend, ModelError
 from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.finish import finish_reason
@@ -208,6 +208,8 @@ class DecodeNode(Node):
             lost = ("preempted", str(error), True)
         except (TransferFailed, DamagedKV, NoTokenIds, TransportError, BusError) as error:
             lost = ("transfer", str(error), True)
+        except ModelError as error:
+            lost = ("internal", str(error), False)
         finally:
             await finish(self._release(request))
             if request.clock.phase is not Phase.DONE:
@@ -290,7 +292,7 @@ class DecodeNode(Node):
 
     async def _decode_rest(self, request: DecodeRequest, done: data.PrefillDone) -> FinishReason:
         engine = self._engines[request.assign.engine]
-        request.history = await fetch_history(self.bus, request.assign)
+        request.history = await fetch_history(self.bus, request.assign, self.grammars)
         if request.history is not None:
             request.history.append(done.first.token_id)
         await engine.admit(request, done.first)

@@ -8,6 +8,7 @@ import msgspec
 
 from dualpath.gateway.errors import ApiError, invalid
 from dualpath.gateway.schema import ChatBody, CompletionBody
+from dualpath.gateway.structure import grammar_of
 from dualpath.model.spec import ModelSpec
 from dualpath.wire.types import Sampling
 
@@ -84,6 +85,7 @@ def choose_sampling(
         frequency_penalty=float(body.frequency_penalty or 0),
         repetition_penalty=float(body.repetition_penalty or 1),
         logit_bias=tuple(biases.items()),
+        grammar=grammar_of(body),
     )
 
 

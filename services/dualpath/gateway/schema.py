@@ -50,7 +50,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -188,11 +187,31 @@ class _Generation(_Body):
         return self.max_tokens
 
 
+class JsonSchema(_Body):
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: Flag = None
+    """The schema is always enforced."""
+
+
+class ResponseFormat(_Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_due(self) -> Self:
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise ValueError("has a json_schema exactly where its type is json_schema")
+        return self
+
+
 class ChatBody(_Generation):
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: Flag = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    response_format: ResponseFormat | None = None
 
     @property
     def wanted_tokens(self) -> int | None:

@@ -11,7 +11,7 @@ from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
 from dualpath.memory.admission import ring_depth
 from dualpath.memory.hbm import Budget
-from dualpath.model.api import Backend
+from dualpath.model.api import Backend, ModelError
 from dualpath.model.spec import ModelSpec
 from dualpath.node.attempts import AttemptTable
 from dualpath.node.ids import NoTokenIds, fetch_history, fetch_ids
@@ -154,6 +154,8 @@ class PrefillNode(Node):
             lost = ("deadline", "the request's deadline has passed", False)
         except* (PrefillFailed, NoTokenIds, TransportError, BusError) as group:
             lost = ("transfer", str(group.exceptions[0]), True)
+        except* ModelError as group:
+            lost = ("internal", str(group.exceptions[0]), False)
         finally:
             self._release_slots(request)
             self.changed.set()
@@ -173,7 +175,7 @@ class PrefillNode(Node):
         async with asyncio.TaskGroup() as group:
             share = group.create_task(self._read_own(request))
             ids = group.create_task(fetch_ids(self.bus, assign, estimated, assign.prompt_tokens))
-            history = group.create_task(fetch_history(self.bus, assign))
+            history = group.create_task(fetch_history(self.bus, assign, self.grammars))
             if assign.hit_blocks > assign.prefill_blocks:
                 group.create_task(self._await_decode_share(request))
         request.prefill_share = share.result()

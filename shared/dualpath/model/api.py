@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.device import DeviceBuffer
+from dualpath.model.errors import ModelError as ModelError
 from dualpath.model.history import History
 from dualpath.transport.collectives import Group
 from dualpath.wire.types import Sampled, Sampling
-
-
-class ModelError(Exception):
-    """A model cannot be served, or cannot go on; the text says what was found and what to do."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.model.history import History
 from dualpath.wire.types import Sampled, Sampling
 
@@ -26,10 +26,10 @@ def sample(
 ) -> Sampled:
     """Choose generated token number `index` (from 0) by `logits`, `[vocabulary]`, which stay unchanged.
 
-    Order: `logit_bias`, `repetition_penalty`, presence and frequency penalty, `min_tokens` (ids of `stop_ids`
-    cannot be chosen before), temperature, `min_p`, `top_k`, `top_p`. Among equal logits the lower id comes first.
-    Log-probabilities are those of the raw logits. `history` is needed where `sampling.penalizes`. Raises
-    ModelError where no logit is a number.
+    Order: `logit_bias`, `repetition_penalty`, presence and frequency penalty, grammar, `min_tokens` (ids of
+    `stop_ids` cannot be chosen before), temperature, `min_p`, `top_k`, `top_p`. Among equal logits the lower id comes
+    first. Log-probabilities are those of the raw logits. `history` is needed where `sampling` has penalties or a
+    grammar. Raises ModelError where no logit is a number.
     """
     scores = _adjusted(sampling, index, logits, history)
     best = int(np.argmax(scores))
@@ -66,16 +66,19 @@ def best_ids(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
 def _adjusted(sampling: Sampling, index: int, logits: Scores, history: History | None) -> Scores:
     """`logits`, or a copy to which bias, penalties and bans have been applied."""
     banned = sampling.stop_ids if index < sampling.min_tokens else ()
-    if not (sampling.logit_bias or banned or sampling.penalizes):
+    if not (sampling.logit_bias or banned or sampling.penalizes or sampling.grammar):
         return logits
     scores, size = logits.copy(), len(logits)
     for token, bias in sampling.logit_bias:
         if token < size:
             scores[token] += bias
-    if sampling.penalizes:
+    if sampling.penalizes or sampling.grammar:
         if history is None:
-            raise ValueError("penalties need the ids that came before")
-        _penalize(sampling, scores, history)
+            raise ValueError("penalties and grammars need the ids that came before")
+        if sampling.penalizes:
+            _penalize(sampling, scores, history)
+        if (allowed := history.allowed(size)) is not None:
+            scores[~allowed] = -np.inf
     scores[[token for token in banned if token < size]] = -np.inf
     return scores
 

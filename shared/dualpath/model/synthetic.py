@@ -15,6 +15,8 @@ from xxhash import xxh3_64
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.api import Backend, DecodeRow, LayerView, PrefillForward, PrefillRow
 from dualpath.model.emulated_time import EmulatedTime
+from dualpath.model.errors import ModelError
+from dualpath.model.history import History
 from dualpath.model.synthetic_experts import ExpertTraffic
 from dualpath.model.synthetic_kv import (
     States,
@@ -142,7 +144,9 @@ class SyntheticBackend(Backend):
                 wire[:] = data[r * row_bytes : (r + 1) * row_bytes]
                 digested[r].layers[layer].update(wire)
         return [
-            self.sample([layer.intdigest() for layer in d.layers], row.index, row.sampling)
+            self.sample(
+                [layer.intdigest() for layer in d.layers], row.index, row.sampling, row.history
+            )
             for d, row in zip(digested, rows, strict=True)
         ]
 
@@ -151,8 +155,15 @@ class SyntheticBackend(Backend):
         if self._experts is not None:
             await self._experts.layer(tokens)
 
-    def sample(self, digests: Sequence[int], index: int, sampling: Sampling) -> Sampled:
-        return next_token(digests, index, sampling, self.vocab_size)
+    def sample(
+        self, digests: Sequence[int], index: int, sampling: Sampling, history: History | None
+    ) -> Sampled | None:
+        """None where nothing may come next."""
+        try:
+            allowed = None if history is None else history.allowed(self.vocab_size)
+            return next_token(digests, index, sampling, self.vocab_size, allowed)
+        except ModelError:
+            return None
 
     async def compute(self, seconds: float, work: Callable[[], T], work_bytes: int) -> T:
         """Do `work`, and take `seconds` of emulated time for it (or longer, where it takes longer)."""
@@ -233,7 +244,9 @@ class SyntheticForward(PrefillForward):
         if self._layer != self._backend.geometry.n_layers:
             raise RuntimeError(f"the forward was finished before its layer {self._layer}")
         return [
-            None if row.sample is None else self._backend.sample(digests, row.index, row.sample)
+            None
+            if row.sample is None
+            else self._backend.sample(digests, row.index, row.sample, row.history)
             for row, digests in zip(self._rows, self._digests, strict=True)
         ]
 

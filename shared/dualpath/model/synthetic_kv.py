@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count, islice
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from dualpath.blocks import BlockKeys, KVGeometry, block_key, root_key
+from dualpath.model.errors import ModelError
 from dualpath.wire.types import Sampled, Sampling
 
 States = NDArray[np.uint64]
@@ -118,28 +120,41 @@ def digest_rows(rows: memoryview) -> int:
     return xxh3_64_intdigest(rows)
 
 
-def next_token(digests: Sequence[int], index: int, sampling: Sampling, vocab_size: int) -> Sampled:
+def next_token(
+    digests: Sequence[int],
+    index: int,
+    sampling: Sampling,
+    vocab_size: int,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Sampled:
     """Generated token number `index`, where `digests` are those of all layers' rows so far.
 
-    The seed counts only where `temperature` > 0. Stop ids give way to the next id while `index` is below
-    `min_tokens`, and ids whose bias is −100 always do. Log-probabilities are made up, consistent (they sum to less
-    than 1) and reproducible.
+    The seed counts only where `temperature` > 0. Ids that may not come give way to the next one: stop ids while
+    `index` is below `min_tokens`, those whose bias is −100, and those that a grammar does not have `allowed`.
+    Log-probabilities are made up, consistent (they sum to less than 1) and reproducible.
     """
     seed = sampling.seed & _MASK if sampling.temperature > 0 else 0
     first = xxh3_64_intdigest(struct.pack(f"<{len(digests)}QQQ", *digests, index, seed))
     banned = {token for token, bias in sampling.logit_bias if bias <= NEVER}
     if index < sampling.min_tokens:
         banned.update(sampling.stop_ids)
-    allowed = (
-        token for k in range(vocab_size) if (token := (first + k) % vocab_size) not in banned
-    )
-    best = list(islice(allowed, max(sampling.top_logprobs or 0, 1)))
+    following = (token for token in _from(first, vocab_size, allowed) if token not in banned)
+    best = list(islice(following, max(sampling.top_logprobs or 0, 1)))
     if not best:
-        raise ValueError("all ids of the vocabulary are banned; nothing can be sampled")
+        raise ModelError("all ids of the vocabulary are forbidden; nothing can be sampled")
     if sampling.top_logprobs is None:
         return Sampled(best[0])
     ranked = tuple((token, -math.log(2) * (k + 1)) for k, token in enumerate(best))
     return Sampled(best[0], ranked[0][1], ranked[: sampling.top_logprobs])
+
+
+def _from(first: int, size: int, allowed: NDArray[np.bool_] | None) -> Iterator[int]:
+    """All ids once, from `first` on, around; of those `allowed` only."""
+    if allowed is None:
+        return ((first + k) % size for k in range(size))
+    ids = np.flatnonzero(allowed).tolist()
+    at = bisect_left(ids, first % size)
+    return iter(ids[at:] + ids[:at])
 
 
 def reference_tokens(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from dualpath.blocks.keys import unpack_tokens
 from dualpath.bus.nats_bus import Bus
+from dualpath.model.grammar import Grammars
 from dualpath.model.history import History, history_start, make_history
 from dualpath.wire import control
 
@@ -31,8 +34,12 @@ async def fetch_ids(bus: Bus, assign: Assignment, start: int, stop: int) -> list
     return ids[: stop - start]
 
 
-async def fetch_history(bus: Bus, assign: Assignment) -> History | None:
-    """What the sampler must know of the attempt's sequence. Raises as `fetch_ids`."""
+async def fetch_history(bus: Bus, assign: Assignment, grammars: Grammars) -> History | None:
+    """What the sampler must know of the attempt's sequence. Raises as `fetch_ids`, and ModelError."""
     start = history_start(assign.sampling, assign.prompt_tokens, assign.generated)
     ids = await fetch_ids(bus, assign, start, assign.prompt_tokens)
+    if assign.sampling.grammar:
+        return await asyncio.to_thread(
+            make_history, assign.sampling, ids, assign.generated, grammars
+        )
     return make_history(assign.sampling, ids, assign.generated)

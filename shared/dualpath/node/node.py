@@ -10,6 +10,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from dualpath.blocks import Phase
@@ -21,6 +22,7 @@ from dualpath.lanes.nic import PacedNic
 from dualpath.memory.admission import slots_in
 from dualpath.memory.arena import Arena
 from dualpath.model.api import Backend
+from dualpath.model.grammar import Grammars
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier
 from dualpath.node.engine_group import DEADLINES, EngineGroup
@@ -75,6 +77,7 @@ class Node(ABC):
         self.backends = list(backends)
         self.bus = bus
         self.node_id = node_id
+        self.grammars = Grammars(spec.directory or Path(), spec.vocab_size, spec.eos_ids)
         self.metrics = metrics or Metrics(self.role, node_id)
         snic_rate, self._cnic_rate = settings.nic_bandwidths
         self.snic = nic_of(settings, f"{node_id}.snic", snic_rate)

@@ -60,6 +60,8 @@ class Sampling(Value, frozen=True):
     """Divides the logit (multiplies a negative one) of tokens of the prompt and of those generated."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(id, what is added to its logit)."""
+    grammar: str = ""
+    """What the output must follow (`dualpath.model.grammar`); empty: nothing."""
 
     @property
     def penalizes_prompt(self) -> bool:
@@ -68,7 +70,7 @@ class Sampling(Value, frozen=True):
 
     @property
     def penalizes(self) -> bool:
-        """Whether ids before a token matter."""
+        """Whether ids before a token change its logit."""
         return bool(self.presence_penalty or self.frequency_penalty) or self.penalizes_prompt
 
 

@@ -71,7 +71,20 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", "known parameter"),
     ({"tools": [{"type": "function"}]}, "tools", "not supported"),
     ({"tool_choice": "required"}, "tool_choice", "not supported"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema exactly"),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"not": {}}},
+            }
+        },
+        "response_format",
+        "Unimplemented",
+    ),
+    ({"response_format": {"type": "json_object"}, "min_tokens": 5}, "min_tokens", "end"),
+    ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos", "end"),
     ({"n": 0}, "n", "greater"),
     ({"n": 129}, "n", "128"),
     ({"n": True}, "n", "integer"),

@@ -1,0 +1,128 @@
+"""What clients see of a real cluster is the same whole and streamed, and its figures are right. A schema that knows
+one answer only makes the synthetic engine say it, over prefill node, hand-over and decode node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.cluster import LocalCluster
+
+HARD = "한국어 조합 👩‍👩‍👧‍👦 e\u0301 n\u0303 \U0001f1f0\U0001f1f7 ok"
+EXPLAIN = {"X-DualPath-Explain": "1"}
+
+
+def saying(value: Any) -> dict[str, Any]:
+    """The parameter with which the only answer is `value` as JSON."""
+    schema = {"name": "it", "schema": {"const": value}}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def chat(cluster: LocalCluster, messages: list[Any], **more: Any) -> dict[str, Any]:
+    response = httpx.post(
+        f"{cluster.base_url}/chat/completions",
+        json={"model": cluster.model, "messages": messages, "max_tokens": 400, **more},
+        headers=EXPLAIN,
+        timeout=60,
+    )
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def streamed(cluster: LocalCluster, messages: list[Any], **more: Any) -> list[dict[str, Any]]:
+    """All chunks."""
+    body = {"model": cluster.model, "messages": messages, "max_tokens": 400, "stream": True}
+    with httpx.stream(
+        "POST", f"{cluster.base_url}/chat/completions", json=body | more, timeout=60
+    ) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def texts(chunks: list[dict[str, Any]]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        found[choice["index"]] = found.get(choice["index"], "") + choice["delta"].get("content", "")
+    return found
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize("value", [HARD, {"text": HARD, "numbers": [1, 2.5, None]}])
+def test_40_split_characters_and_json_arrive_whole(cluster: LocalCluster, value: Any) -> None:
+    whole = chat(cluster, user("a"), **saying(value))["choices"][0]
+    assert json.loads(whole["message"]["content"]) == value
+    assert whole["finish_reason"] == "stop"
+    chunks = streamed(cluster, user("a"), **saying(value))
+    assert texts(chunks) == {0: whole["message"]["content"]}
+    assert "\ufffd" not in json.dumps(chunks, ensure_ascii=False)
+
+
+def test_41_a_stop_string_in_a_split_character_ends_the_answer_before_it(
+    cluster: LocalCluster,
+) -> None:
+    for stop, shown in (("국어 조", '"한'), ("👧", '"한국어 조합 👩‍👩‍'), ("never", None)):
+        whole = chat(cluster, user("b"), stop=stop, **saying(HARD))["choices"][0]["message"]
+        chunks = streamed(cluster, user("b"), stop=stop, **saying(HARD))
+        expected = json.dumps(HARD, ensure_ascii=False) if shown is None else shown
+        assert whole["content"] == texts(chunks)[0] == expected
+        finishes = [c["finish_reason"] for chunk in chunks for c in chunk["choices"]]
+        assert finishes == [None] * (len(finishes) - 1) + ["stop"]
+
+
+def test_42_several_choices_differ_and_are_the_same_each_time(cluster: LocalCluster) -> None:
+    more = {"n": 3, "seed": 5, "max_tokens": 12, "ignore_eos": True}
+    whole = chat(cluster, user("c"), **more)
+    contents = {choice["index"]: choice["message"]["content"] for choice in whole["choices"]}
+    assert len(set(contents.values())) == 3
+    assert texts(streamed(cluster, user("c"), **more)) == contents
+    assert whole["usage"]["completion_tokens"] == 36
+
+
+def test_44_every_token_has_its_log_probability(cluster: LocalCluster) -> None:
+    more = {"logprobs": True, "top_logprobs": 2, "max_tokens": 8, "ignore_eos": True, "seed": 1}
+    whole = chat(cluster, user("d"), **more)["choices"][0]["logprobs"]["content"]
+    chunks = streamed(cluster, user("d"), **more)
+    parts = [c["logprobs"]["content"] for x in chunks for c in x["choices"] if c["logprobs"]]
+    assert [entry for part in parts for entry in part] == whole
+    assert len(whole) == 8
+    assert all(entry["logprob"] < 0 and len(entry["top_logprobs"]) == 2 for entry in whole)
+
+
+def test_45_an_agents_next_turn_reads_the_blocks_that_its_answers_were_generated_in(
+    cluster: LocalCluster,
+) -> None:
+    """Its answers are words, which no text is tokenized to."""
+    block = 64
+    messages = user("Tell me all. " * 20)
+    before = 0
+    for turn in range(3):
+        answer = chat(
+            cluster, messages, max_tokens=150, ignore_eos=True, seed=turn, return_token_ids=True
+        )
+        usage = answer["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == before // block * block
+        assert answer["dualpath"]["earlier_answers"]["known"] == turn
+        # The last token has no KV-Cache yet when it is sampled.
+        before = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+        content = answer["choices"][0]["message"]["content"]
+        messages = [*messages, {"role": "assistant", "content": content}, *user(f"More? {turn}")]
+
+
+def test_45_after_a_stop_string_the_next_turn_reads_all_blocks(cluster: LocalCluster) -> None:
+    messages = user("Be short, but not too short. " * 10)
+    more: dict[str, Any] = saying("a" * 200 + " stop " + "b" * 100)
+    answer = chat(cluster, messages, stop="stop", **more)
+    assert answer["choices"][0]["message"]["content"] == '"' + "a" * 200 + " "
+    before = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"] - 5
+    content = answer["choices"][0]["message"]["content"]
+    messages = [*messages, {"role": "assistant", "content": content}, *user("Go on.")]
+    again = chat(cluster, messages, max_tokens=2)
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == before // 64 * 64
