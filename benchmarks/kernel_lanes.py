@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,11 +81,10 @@ class Network:
 
     def counters(self) -> dict[Lane, int]:
         """Bytes that each class has sent so far."""
-        shown = run(
-            "ip", "netns", "exec", self.a, "tc", "-s", "-j", "class", "show", "dev", self.device
-        )
-        sent = {entry["handle"]: int(entry["stats"]["bytes"]) for entry in json.loads(shown)}
-        return {lane: sent[name] for lane, name in CLASSES.items()}
+        tc = ("ip", "netns", "exec", self.a, "tc", "-s")
+        shown = run(*tc, "class", "show", "dev", self.device)
+        sent = dict(re.findall(r"class htb (\S+) .*\n Sent (\d+) bytes", shown))
+        return {lane: int(sent[name]) for lane, name in CLASSES.items()}
 
 
 @contextmanager
@@ -101,16 +101,6 @@ def network(mbit_per_s: int, by: str, high_share: float = 0.99) -> Iterator[Netw
         for name, address in ((net.a, SENDER), (net.b, RECEIVER)):
             run("ip", "-n", name, "address", "add", f"{address}/24", "dev", net.device)
             run("ip", "-n", name, "link", "set", net.device, "up")
-            # One that fills the queue, as the shares are of what waits there.
-            run(
-                "ip",
-                "netns",
-                "exec",
-                name,
-                "sysctl",
-                "-qw",
-                "net.ipv4.tcp_congestion_control=cubic",
-            )
         _shape(net, mbit_per_s, by, high_share)
         yield net
     finally:
@@ -129,7 +119,7 @@ def _shape(net: Network, mbit_per_s: int, by: str, high_share: float) -> None:
     for lane, share in ((Lane.HIGH, high_share), (Lane.LOW, 1 - high_share)):
         rate = f"{round(mbit_per_s * 1000 * share)}kbit"
         tc("class", "add", *device, "parent", "1:1", "classid", CLASSES[lane], "htb",
-           "rate", rate, "ceil", full, "quantum", "3000")  # fmt: skip
+           "rate", rate, "ceil", full, "quantum", "3000", "prio", str(int(lane)))  # fmt: skip
     if by == "dscp":
         dscp = load_settings().lane_dscp
         for lane, value in zip((Lane.HIGH, Lane.LOW), dscp, strict=True):

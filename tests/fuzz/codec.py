@@ -110,8 +110,12 @@ def check(data: bytes, authenticated_after: int, draw: random.Random) -> str:
     except MalformedFrame:
         got.end = "malformed"
     assert got.end == wanted.end
-    assert [header for header, _ in got.frames] == [header for header, _ in wanted.frames]
-    for whole, (_, payload), (_, right) in zip(kept, got.frames, wanted.frames, strict=True):
+    # The frame before a malformed header may be lost with it: they can come in one piece.
+    frames = wanted.frames
+    if got.end == "malformed" and len(got.frames) == len(frames) - 1:
+        frames = frames[:-1]
+    assert [header for header, _ in got.frames] == [header for header, _ in frames]
+    for whole, (_, payload), (_, right) in zip(kept, got.frames, frames, strict=True):
         assert not whole or payload == right
     return got.end
 

@@ -83,7 +83,9 @@ class Report:
         event, reason = entry.get("event", ""), str(entry.get("reason", ""))
         if entry.get("level") in ("error", "critical") or "exception" in entry:
             self.faults.append(f"the target logged: {line[:2000]}")
-        words = entry["code"] if event == "peer_refused" else re.sub(r"\d+", "N", reason)
+        words = (
+            entry["code"] if event == "peer_refused" else re.sub(r"0x[0-9a-f]+|\d+", "N", reason)
+        )
         self.ends[f"{event} {words}"[:90].rstrip()] += 1
 
 
@@ -197,7 +199,7 @@ def show(report: Report) -> None:
         print(f"\n{title}")
         for name, count in sorted(counts.items()):
             print(f"  {count:12,}  {name}")
-    for name in ("rss_bytes", *_TO_REST):
+    for name in ("rss_bytes", *_TO_REST) if report.held else ():
         values = [entry[name] for entry in report.held]
         print(f"{name}: first {values[0]:,}, most {max(values):,}, last {values[-1]:,}")
     print(

@@ -2,7 +2,8 @@
 
 Prints a line of JSON: its address, the key of a region that only honest peers are told, and keys for the others:
 open, scattered, tiny and revoked ones. Messages: `sum` is answered with the SHA-256 of the honest region, `count`
-with what the process holds, `push` with a write to a key that the sender never issued. Ends with its standard input.
+with what the process holds, `push` with a long write to a key that the sender never issued. Ends with its standard
+input.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def main(tls: Tls | None) -> None:
         elif message == b"count":
             work = endpoint.send(peer, json.dumps(held(endpoint, len(answers))).encode())
         elif message == b"push" and len(answers) < MAX_PUSHES:
-            work = endpoint.write(peer, 7, 0, [honest.memory])
+            work = endpoint.write(peer, 7, 0, [honest.memory] * 16)
         else:
             return
         task = asyncio.ensure_future(settle(work))
