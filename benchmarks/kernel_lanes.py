@@ -1,6 +1,6 @@
 """Whether a network that knows nothing of DualPath sees its virtual lanes (paper §5): bytes by class of a link.
 
-    python -m benchmarks.kernel_lanes [--rate 400] [--seconds 10]        (as root, with ip and tc)
+    python -m benchmarks.kernel_lanes [--rate 20] [--seconds 10]        (as root, with ip and tc)
 
 Two network namespaces are joined by a link on which the kernel's htb gives class 1:10 the high lane's share and
 class 1:20 the rest, each of which may use all that the other leaves. An endpoint in either, a process of its own;
@@ -36,8 +36,8 @@ from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
 CLASSES = {Lane.HIGH: "1:10", Lane.LOW: "1:20"}
-WRITE_BYTES = 1 << 20
-WRITES_AT_ONCE = 4
+WRITE_BYTES = 256 * 1024
+WRITES_AT_ONCE = 16
 WARM_S = 3.0
 SENDER, RECEIVER = "10.199.77.1", "10.199.77.2"
 _SECRET = b"benchmark"
@@ -286,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("role", nargs="?", choices=("measure", "receive", "send"), default="measure",
                         help=argparse.SUPPRESS)  # fmt: skip
-    parser.add_argument("--rate", type=int, default=400, help="of the link, in Mbit/s")
+    parser.add_argument("--rate", type=int, default=20, help="of the link, in Mbit/s")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     for hidden in ("--by", "--target", "--lanes"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

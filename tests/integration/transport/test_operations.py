@@ -197,6 +197,39 @@ async def test_a_cancelled_write_never_counts_and_harms_nobody(make: Make) -> No
     assert other.imms == [2, 3]
 
 
+async def test_cancelling_some_of_many_transfers_leaves_every_byte_of_the_others(
+    make: Make,
+) -> None:
+    sender, receiver = await make("sender"), await make("receiver")
+    draw = random.Random(6)
+    size, count = 700_000, 16
+    for _ in range(2):
+        regions = [Bytes(size) for _ in range(count)]
+        data = [draw.randbytes(size) for _ in range(count)]
+        writes = [
+            asyncio.ensure_future(
+                sender.write(
+                    receiver.address, receiver.register(region), 0, [part], lane=Lane(n % 2), imm=n
+                )
+            )
+            for n, (region, part) in enumerate(zip(regions, data, strict=True))
+        ]
+        doomed = draw.sample(range(count), count // 2)
+        for n in doomed:
+            for _ in range(draw.randrange(8)):
+                await asyncio.sleep(0)
+            writes[n].cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+        for n, (write, region) in enumerate(zip(writes, regions, strict=True)):
+            if not write.cancelled():
+                assert write.result() is None
+                assert region.memory == data[n]
+                assert region.imms == [n]
+            else:
+                assert n in doomed
+    assert len(sender._routes.links) == 2
+
+
 async def test_cancelling_at_any_moment_leaves_the_link_whole(make: Make) -> None:
     sender, receiver = await make("sender"), await make("receiver")
     region = Bytes(4_000_000)
