@@ -93,9 +93,12 @@ needs_rdma = pytest.mark.skipif(
     importlib.util.find_spec(MODULE) is None,
     reason="NIXL is not installed: pip install 'dualpath[rdma]'",
 )
-EVERY_TRANSPORT = [
+_tcp, _rdma, _pinned = (
     pytest.param(name, marks=needs_rdma if name.startswith("rdma") else ()) for name in TRANSPORTS
-]
+)
+EVERY_TRANSPORT = [_tcp, _rdma]
+EVERY_WAY = [*EVERY_TRANSPORT, _pinned]
+"""Also straight into pinned memory, where that differs."""
 
 Received = list[tuple[Address, bytes]]
 

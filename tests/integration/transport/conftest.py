@@ -8,7 +8,8 @@ from tests.support.transport import EVERY_TRANSPORT, make
 __all__ = ["make"]
 
 
-@pytest.fixture(params=EVERY_TRANSPORT)
-def transport(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that says `WAYS` is run over those."""
+    if "transport" in metafunc.fixturenames:
+        ways = getattr(metafunc.module, "WAYS", EVERY_TRANSPORT)
+        metafunc.parametrize("transport", ways)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.transport import (
     DEADLINE_S,
+    EVERY_WAY,
     Bytes,
     Make,
     PeerProcess,
@@ -26,6 +27,7 @@ from dualpath.transport.api import LinkError
 from dualpath.transport.frames import END, Header, Kind, Status
 from dualpath.wire.types import Address
 
+WAYS = EVERY_WAY
 NBYTES = 20_000_000
 
 

@@ -7,7 +7,7 @@ import random
 from functools import partial
 
 import pytest
-from tests.support.transport import Bytes, Make, Received, Scattered
+from tests.support.transport import EVERY_WAY, Bytes, Make, Received, Scattered
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, PacedNic
@@ -15,6 +15,8 @@ from dualpath.transport.api import Buffer, LinkError, Revoked, TransportError
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.codec import MAX_MESSAGE_BYTES
 from dualpath.wire.types import Address
+
+WAYS = EVERY_WAY
 
 
 async def test_a_write_lands_where_it_was_meant_to(make: Make) -> None:

@@ -31,12 +31,8 @@ from dualpath.transport.rdma.extents import pack
 from dualpath.transport.tcp import TcpEndpoint
 
 pytestmark = needs_rdma
+WAYS = ["rdma-pinned"]
 NBYTES = 20_000_000
-
-
-@pytest.fixture
-def transport() -> str:
-    return "rdma-pinned"
 
 
 async def pair(make: Make) -> tuple[RdmaEndpoint, RdmaEndpoint]:

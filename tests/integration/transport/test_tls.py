@@ -22,6 +22,8 @@ from dualpath.transport.stream import PlainStream, receive_into, send_all
 from dualpath.transport.tls import Tls, TlsStream
 from dualpath.wire.types import Address
 
+WAYS = ["tcp"]
+"""RDMA has no TLS: settings refuse the two together."""
 NBYTES = 6_000_000
 
 
