@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 BURST_S = 0.002
-MIN_LATE_PART = 4
-"""At least burst / this may be made up for after a late wake-up."""
+DEBT_QUANTA = 1.5
+"""What may be owed at most: a chunk on its way, and one of half a quantum that goes before it."""
 
 
 class Pacer:
@@ -24,10 +24,8 @@ class Pacer:
             raise ValueError(f"a quantum needs at least one byte, not {quantum_bytes}")
         self.bytes_per_s = float(bytes_per_s)
         self.burst_bytes = max(2 * quantum_bytes, int(bytes_per_s * BURST_S))
-        self._most_late = max(
-            float(self.burst_bytes - 2 * quantum_bytes), self.burst_bytes / MIN_LATE_PART
-        )
-        self._most_debt = self.burst_bytes - self._most_late
+        self._most_debt = DEBT_QUANTA * quantum_bytes
+        self._most_late = self.burst_bytes - self._most_debt
         self._late = 0.0
         self._debt = [0.0] * lanes
         self._at: float | None = None
