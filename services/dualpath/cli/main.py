@@ -48,6 +48,7 @@ def root() -> None:
     dualpath up                                    SmolLM2 on this machine, API on port 8000
     dualpath up --model synthetic --prefill 2      emulated engines: whole clusters on a laptop
     dualpath status                                nodes, queues, pools, NICs
+    dualpath top                                   the same, live: lanes, read queues, read paths
     dualpath down                                  stop it
     dualpath doctor                                what is missing, and what to do
     dualpath chat                                  talk to it
@@ -151,6 +152,36 @@ def status(
     from dualpath.cli import commands
 
     raise typer.Exit(commands.status(config, home, as_json=as_json))
+
+
+@app.command()
+def top(
+    home: Home = None,
+    config: Config = None,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.2, help="From one picture to the next.")
+    ] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="One picture, of one interval; for scripts.")
+    ] = False,
+) -> None:
+    """Watch a cluster at work: NICs and their lanes, read queues, read paths. Ctrl-C ends it.
+
+    Each line is a NIC's lane in one direction, out of the process or into it: bytes per second, what that is of the
+    emulated bandwidth (where there is one), the lane's share of what moves that way, chunks that wait for their
+    turn now, and how long 99 % of the chunks waited at most. `high` carries model execution, `low` KV-Cache.
+    read_q are the tokens that a node has yet to read from storage: the read path goes to the side with fewer.
+
+    Exit code 0: shown; 3: no cluster runs on the home, or it has stopped.
+
+    \b
+    dualpath top
+    dualpath top --home ./try --interval 0.5
+    dualpath top --once
+    """
+    from dualpath.cli.top import top as watch
+
+    raise typer.Exit(watch(config, home, interval_s=interval, once=once))
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import get_args
 
 from dualpath.blocks import Phase
 from dualpath.blocks.keys import pack_tokens
@@ -34,6 +35,7 @@ from dualpath.wire.types import (
     AttemptStats,
     EngineLoad,
     PoolUse,
+    ReadPath,
     Role,
     Sampled,
 )
@@ -66,6 +68,7 @@ class PrefillNode(Node):
         )
         self._requests: AttemptTable[PrefillRequest] = AttemptTable(self.crashed)
         self._early: dict[Attempt, data.LoadDone] = {}
+        self._paths: dict[ReadPath, int] = dict.fromkeys(get_args(ReadPath), 0)
         self._engines = [
             PrefillEngine(
                 EngineParts(
@@ -230,7 +233,8 @@ class PrefillNode(Node):
                 )
             ),
         )
-        path = request.assign.read_path if request.hit_blocks else "none"
+        path: ReadPath = request.assign.read_path if request.hit_blocks else "none"
+        self._paths[path] += 1
         self.metrics.hit_tokens.labels(path=path).inc(request.hit_tokens)
         self.metrics.miss_tokens.inc(assign.prompt_tokens - request.hit_tokens)
         self.observe_phases(request.clock.spent_s, Phase.LOADING, Phase.PREFILL)
@@ -286,4 +290,5 @@ class PrefillNode(Node):
         return {
             "forwards": sum(e.forwards for e in self._engines),
             "forward_tokens": sum(e.forward_tokens for e in self._engines),
+            **{f"path_{path}": count for path, count in self._paths.items()},
         }

@@ -164,7 +164,8 @@ class PacedNic(Nic):
         return {(lane, way): port.flows[lane].moved_bytes for way, port in ports for lane in Lane}
 
     def uses(self) -> list[NicUse]:
-        return [*self.tx.uses(self.name, "tx"), *self.rx.uses(self.name, "rx")]
+        limit = self.bytes_per_s or 0.0
+        return [*self.tx.uses(self.name, "tx", limit), *self.rx.uses(self.name, "rx", limit)]
 
     def close(self) -> None:
         self.tx.close()

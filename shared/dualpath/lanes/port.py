@@ -62,7 +62,7 @@ class Port(ABC):
             self._arbiter.give_back(ticket.lane, ticket.nbytes)
             self._refund(ticket)
 
-    def uses(self, nic: str, direction: str) -> list[NicUse]:
+    def uses(self, nic: str, direction: str, limit_bytes_per_s: float) -> list[NicUse]:
         """What is to be seen, by lane. Without lanes the one queue is shown at the first."""
         moved = [flow.moved_bytes for flow in self.flows]
         shares = self._shares.look(monotonic(), moved)
@@ -79,6 +79,7 @@ class Port(ABC):
                 share=share,
                 waits=tuple(flow.waits),
                 wait_s=flow.wait_s,
+                limit_bytes_per_s=limit_bytes_per_s,
             )
             for lane, flow, share in zip(Lane, self.flows, shares, strict=True)
         ]

@@ -13,6 +13,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from dualpath.blocks import Phase
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
@@ -39,6 +41,7 @@ from dualpath.wire.types import (
     Attempt,
     EngineInfo,
     EngineLoad,
+    NicUse,
     NodeStatus,
     PoolUse,
     Role,
@@ -262,7 +265,7 @@ class Node(ABC):
                 number=number,
                 engines=self.engine_loads(),
                 read_q_tokens=self.reader.queue_tokens,
-                status=self.status(),
+                status=self._brief_status(),
                 held=self.held(),
             )
             try:
@@ -360,6 +363,12 @@ class Node(ABC):
         """Count one forward pass (of a decode node: a step) of an engine."""
         self.metrics.forward_tokens.labels(stage=self.role).observe(tokens)
         self.metrics.forward_seconds.labels(stage=self.role).observe(seconds)
+
+    def _brief_status(self) -> NodeStatus:
+        """For the scheduler, which keeps it for every node: of NICs only what they moved."""
+        status = self.status()
+        nics = tuple(NicUse(use.nic, use.lane, use.direction, use.nbytes) for use in status.nics)
+        return replace(status, nics=nics)
 
     def status(self) -> NodeStatus:
         return NodeStatus(

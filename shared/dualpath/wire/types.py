@@ -128,12 +128,13 @@ WAIT_BOUNDS_S = (
 """Upper ends of the classes of a chunk's wait for its turn; the first are those granted at once."""
 
 
-class NicUse(Value, frozen=True):
+class NicUse(Value, frozen=True, omit_defaults=True):
     """One lane of a NIC in one direction, `tx` or `rx`; bytes are of payload, since start.
 
     `contended_bytes` were granted while another lane waited too. `waiting` chunks and `waiting_bytes` are
     queued now. `share` is the lane's part of what the direction moved in the last second or a little
-    more. `waits` counts chunks by WAIT_BOUNDS_S, and those beyond; `wait_s` is their sum.
+    more. `waits` counts chunks by WAIT_BOUNDS_S, and those beyond; `wait_s` is their sum. The direction has
+    `limit_bytes_per_s`, all lanes together; 0: it is not emulated. What is 0 is left out of messages.
     """
 
     nic: str
@@ -146,6 +147,7 @@ class NicUse(Value, frozen=True):
     share: float = 0.0
     waits: tuple[int, ...] = ()
     wait_s: float = 0.0
+    limit_bytes_per_s: float = 0.0
 
 
 class NodeStatus(Value, frozen=True):
