@@ -67,7 +67,12 @@ class Link:
         self._dead = asyncio.Event()
         self._outbox = Outbox(sock, self.fail)
         self._sender = self._new_sender(nic, lane)
-        self._inbox = Inbox(peer, on_message, self._outbox.control)
+
+        def acknowledge(frame: bytes) -> None:
+            nic.charge(lane, "tx", len(frame))
+            self._outbox.control(frame)
+
+        self._inbox = Inbox(peer, on_message, acknowledge)
         self._receiver = Receiver(
             sock,
             reader,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dualpath.lanes.api import Lane, Nic
 from dualpath.transport.frames import (
     END,
+    HEADER_BYTES,
     TRANSFER,
     Begin,
     Event,
@@ -217,6 +218,7 @@ class Receiver:
             self._reader.into(region.resolve(header.offset, header.length))
 
     async def _end(self, header: Header) -> None:
+        self._nic.charge(self._lane, "rx", HEADER_BYTES)
         if header.kind is Kind.WRITE:
             await self._charge(header.length)
             self._end_write(header)
@@ -246,4 +248,5 @@ class Receiver:
         await self._nic.receive(self._lane, nbytes)
 
     def _answer(self, header: Header, status: Status) -> None:
+        self._nic.charge(self._lane, "tx", HEADER_BYTES)
         self._outbox.control(Header(Kind.WRITE_ACK, status, op=header.op).pack())

@@ -9,6 +9,7 @@ from typing import Any
 from dualpath.lanes.api import Lane, Nic, Priority
 from dualpath.transport.frames import (
     END,
+    HEADER_BYTES,
     MAX_WRITE_BYTES,
     MESSAGE_WINDOW,
     Header,
@@ -178,6 +179,7 @@ class Sender:
                     Kind.WRITE, END if last else 0, length, op, key, offset, imm if last else 0
                 )
                 operation.complete = last
+                self._nic.charge(lane, "tx", HEADER_BYTES)
                 parcel = outbox.put([memoryview(header.pack()), *pieces], Priority.BULK)
                 try:
                     if not parcel.done:
@@ -199,6 +201,7 @@ class Sender:
             async with self._nic.send(lane, left, Priority.MESSAGE):
                 header = Header(Kind.MESSAGE, 0, len(message), op)
                 operation.complete = True
+                self._nic.charge(lane, "tx", HEADER_BYTES)
                 views = [memoryview(header.pack())]
                 if message:
                     views.append(memoryview(message))

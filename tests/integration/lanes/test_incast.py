@@ -1,4 +1,4 @@
-"""Several senders into one receiving NIC, over real sockets: they share its rate, and it slows them down."""
+"""NICs under real links: several senders share a receiving NIC's rate, which slows them down; and what is charged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 from tests.support.transport import Bytes, Make
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.lanes.api import Direction
+from dualpath.transport.frames import HEADER_BYTES
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import NicUse
 
@@ -74,3 +76,46 @@ async def test_the_high_lane_overtakes_an_incast_of_the_low_one(make: Make) -> N
     assert high.nbytes == WRITES * WRITE_BYTES
     contended = high.contended_bytes + low.contended_bytes
     assert high.contended_bytes > 0.9 * contended
+
+
+async def test_headers_take_bandwidth_too(make: Make) -> None:
+    """In both directions: of the sender's NIC out, and of the receiver's in."""
+    rate, count, nbytes = 200e3, 300, 64
+    for paced in ("sender", "target"):
+        nics = {
+            name: PacedNic(name, rate if name == paced else None) for name in ("sender", "target")
+        }
+        sender, target = [await make(f"{name}-{paced}", nic=nic) for name, nic in nics.items()]
+        key = target.register(Bytes(nbytes))
+        began_s = time.monotonic()
+        for _ in range(count):
+            await sender.write(target.address, key, 0, [bytes(nbytes)])
+        most = rate * (time.monotonic() - began_s) + 2 * nics[paced].quantum_bytes
+        assert count * (nbytes + HEADER_BYTES) <= most
+        assert nics[paced].moved()[Lane.LOW, "tx" if paced == "sender" else "rx"] == count * nbytes
+        nics[paced].close()
+
+
+class Charged(PacedNic):
+    """A NIC that also counts what is charged to it by direction."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.charged = {"tx": 0, "rx": 0}
+
+    def charge(self, lane: Lane, direction: Direction, nbytes: int) -> None:
+        super().charge(lane, direction, nbytes)
+        self.charged[direction] += nbytes
+
+
+async def test_headers_and_acknowledgements_are_charged_on_both_sides(make: Make) -> None:
+    nics = [Charged("sender"), Charged("target")]
+    sender, target = [await make(nic.name, nic=nic) for nic in nics]
+    key = target.register(Bytes(1))
+    for _ in range(10):
+        await sender.write(target.address, key, 0, [b"x"])
+        await sender.send(target.address, b"message")
+    for nic in nics:
+        for nbytes in nic.charged.values():
+            # Signs of life may have come on top.
+            assert 20 * HEADER_BYTES <= nbytes < 25 * HEADER_BYTES
