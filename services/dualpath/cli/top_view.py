@@ -16,7 +16,7 @@ from dualpath.cli.tables import readable_size
 from dualpath.cluster.status import Status
 from dualpath.wire.types import WAIT_BOUNDS_S, NicUse
 
-BAR_WIDTH = 12
+BAR_WIDTH = 8
 _SIDES = (("prefill", "PE read path"), ("decode", "DE read path"))
 _PATHS = (
     ("prefill", "prefill node (PE)"),
@@ -139,7 +139,7 @@ def nics_table(before: Look, now: Look) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("moves", "of"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("lane's share", width=BAR_WIDTH, no_wrap=True)
+    table.add_column("share", width=BAR_WIDTH, no_wrap=True)
     for name in ("queued", "wait p99"):
         table.add_column(name, justify="right", no_wrap=True)
     ever = {(use.nic, use.lane) for use in now.nics() if use.nbytes or use.waiting}
@@ -250,5 +250,5 @@ def _table(title: str) -> Table:
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
