@@ -201,7 +201,7 @@ def demo(environment: dict[str, str]) -> Iterator[tuple[str, Terminal]]:
 CURL = (
     "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
     '  -d \'{"model": "smollm2", "messages": [{"role": "user", "content": "Say hello."}], '
-    '"max_tokens": 32}\''
+    '"max_tokens": 32, "temperature": 0}\''
 )
 QUESTIONS = (
     "What is a lighthouse for? Answer in two sentences.",

@@ -87,6 +87,8 @@ class ApiClient:
         """The first model that is served. Raises ApiProblem."""
         try:
             response = self._http.get(f"{self.base_url}/models")
+            if response.status_code == httpx.codes.NOT_FOUND:
+                raise ApiProblem(f"there is no {response.url}; give the address that ends in /v1")
             _check(response)
             first = response.json()["data"][0]
             return Served(str(first["id"]), first.get("max_model_len"))

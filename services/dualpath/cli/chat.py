@@ -20,8 +20,8 @@ def chat(
     *,
     api_key: str | None,
     system: str | None,
-    max_tokens: int | None,
-    temperature: float | None,
+    max_tokens: int,
+    temperature: float,
 ) -> int:
     """Exit code: 0 ended by the user, 1 no API at `url`."""
     with suppress(ImportError):

@@ -245,11 +245,12 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system prompt.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of each answer at most.")
-    ] = None,
+        int, typer.Option(metavar="N", min=1, help="Of each answer at most.")
+    ] = 500,
     temperature: Annotated[
-        float | None, typer.Option(metavar="T", min=0, max=2, help="0 is greedy; default: 1.")
-    ] = None,
+        float,
+        typer.Option(metavar="T", min=0, max=2, help="0 is greedy; small models ramble at 1."),
+    ] = 0.2,
     api_key: ApiKey = None,
 ) -> None:
     """Talk to the model of a running cluster.

@@ -12,7 +12,12 @@ from dualpath.settings import Settings
 def curl_line(base_url: str, model: str, *, key: bool = False) -> str:
     """A request that works when pasted into a shell; with `key`, where that has one as OPENAI_API_KEY."""
     body = json.dumps(
-        {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 32}
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "max_tokens": 32,
+            "temperature": 0,
+        }
     ).replace("'", "'\\''")
     headers = "-H 'Content-Type: application/json'"
     if key:

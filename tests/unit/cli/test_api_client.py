@@ -113,7 +113,7 @@ def test_another_kind_of_server_is_told_from_an_api(response: httpx.Response) ->
 
 
 def test_the_status_is_told_where_the_server_says_nothing_else() -> None:
-    with client(lambda _: httpx.Response(404)) as api, pytest.raises(ApiProblem, match="404"):
+    with client(lambda _: httpx.Response(502)) as api, pytest.raises(ApiProblem, match="502"):
         api.served()
 
 
