@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from benchmarks.local import PATHS, Cluster, Streamed, cluster, machine, random_ids, until
@@ -102,8 +103,13 @@ class Contexts:
         self._source = random.Random(1)
         self._contexts = [random_ids(self._source, shape.cached) for _ in range(count)]
         for context in self._contexts:
-            running.ask(self._prompt(context))
-        self.read(1)
+            until(partial(self._stored, context), "a context is stored")
+        self.read(count)
+
+    def _stored(self, context: Sequence[int]) -> bool:
+        """Ask for the context, which stores what was not; whether it all was."""
+        answer = self._running.ask(self._prompt(context))
+        return bool(answer.explain["hit_tokens"] == self._shape.cached)
 
     def _prompt(self, context: Sequence[int]) -> list[int]:
         return [*context, *random_ids(self._source, NEW_TOKENS)]
