@@ -168,8 +168,8 @@ class Cluster:
 
     def traces(self, node: str = "prefill-0") -> list[dict[str, Any]]:
         """What the node logged as JSON so far."""
-        log = self.home.log_file(node).read_text()
-        return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        whole, _, _ = self.home.log_file(node).read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
 def thread_s(pid: int) -> float:

@@ -25,6 +25,10 @@ from dualpath.wire import store as wire
 
 log = get_logger(__name__)
 
+DIGEST_INLINE_BYTES = 4 << 20
+"""A block of so many bytes that just came is digested in a tenth of a millisecond or two: what it costs
+to have another thread do it."""
+
 
 class ShardReads:
     """Reads of one client, and how much of them is still to come."""
@@ -42,10 +46,12 @@ class ShardReads:
         digests: dict[int, asyncio.Future[bytes]] = {}
 
         def landed(index: int) -> None:
-            """Digest the block while it is in the processor's cache, and others are on their way."""
+            """Digest the block while it is in this processor's cache, and others are on their way."""
             self.outstanding_blocks -= 1
             digests[index] = self._threads.start(
-                partial(block_checksum, keys[index], into[index]), self._namespace.block_bytes
+                partial(block_checksum, keys[index], into[index]),
+                self._namespace.block_bytes,
+                inline_bytes=DIGEST_INLINE_BYTES,
             )
 
         region = BlocksRegion(into, landed)

@@ -51,10 +51,11 @@ class Threads:
         """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
         return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
 
-    def start(self, call: Callable[[], T], nbytes: int) -> asyncio.Future[T]:
-        """Begin what `run_or_inline` does; the caller awaits it in any case, with `finish`."""
+    def start(self, call: Callable[[], T], nbytes: int, *, inline_bytes: int) -> asyncio.Future[T]:
+        """Begin `call`, which works through `nbytes` bytes, in a thread; or do it here, up to `inline_bytes`. The
+        caller awaits it in any case, with `finish`."""
         loop = asyncio.get_running_loop()
-        if nbytes >= INLINE_BYTES:
+        if nbytes > inline_bytes:
             return loop.run_in_executor(self._pool, call)
         done: asyncio.Future[T] = loop.create_future()
         done.set_result(call())

@@ -17,7 +17,7 @@ from dualpath.wire.types import NicUse
 QUANTUM_S = 0.005
 """A chunk takes no longer than this at the NIC's rate, so that slow NICs stay smooth."""
 MIN_QUANTUM_BYTES = 4096
-UNPACED_QUANTUM_BYTES = 1 << 20
+UNPACED_QUANTUM_BYTES = 4 << 20
 """Without a bandwidth a chunk takes far less time, and larger ones cost less."""
 _SHARE_PARTS = 10_000
 

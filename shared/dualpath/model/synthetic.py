@@ -14,6 +14,7 @@ from xxhash import xxh3_64
 
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.api import Backend, DecodeRow, LayerView, PrefillForward, PrefillRow
+from dualpath.model.emulated_memory import EmulatedMemory
 from dualpath.model.emulated_time import EmulatedTime
 from dualpath.model.errors import ModelError
 from dualpath.model.history import History
@@ -54,28 +55,6 @@ def decode_s(profile: SyntheticProfile, rows: Sequence[DecodeRow]) -> float:
     return profile.decode_step_s + profile.attention_s * sum(row.tokens + 1 for row in rows)
 
 
-class NumpyBuffer(DeviceBuffer):
-    """Host memory that stands for a device's."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._wire = np.empty(nbytes, np.uint8).data
-
-    @property
-    def wire(self) -> memoryview:
-        return self._wire
-
-    def to_device(self, start: int, stop: int) -> None:
-        """Nothing to do: `wire` is the memory."""
-
-    def to_host(self, start: int, stop: int) -> None:
-        """Nothing to do: `wire` is the memory."""
-
-    def free(self) -> None:
-        self.nbytes = 0
-        self._wire = memoryview(b"")
-
-
 class SyntheticBackend(Backend):
     """KV bytes and answers as `dualpath.model.synthetic_kv` defines them; time as `settings.synthetic` says.
 
@@ -91,13 +70,14 @@ class SyntheticBackend(Backend):
         self.grouped = settings.synthetic.all_to_all_bytes > 0
         self._experts: ExpertTraffic | None = None
         self._time = EmulatedTime()
+        self._memory = EmulatedMemory(max(settings.prefill_hbm, settings.decode_hbm))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="synthetic")
 
     def join(self, group: Group) -> None:
         self._experts = ExpertTraffic(group, self.profile.all_to_all_bytes)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
-        return NumpyBuffer(nbytes)
+        return self._memory.allocate(nbytes)
 
     async def begin_prefill(self, rows: Sequence[PrefillRow]) -> PrefillForward:
         """Raises ValueError where `block_ids` of a row do not reach from a block's start to its prefix."""

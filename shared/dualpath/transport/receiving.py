@@ -30,7 +30,7 @@ _BYTES_PER_TURN = 1 << 20
 """What is received before the event loop sees to others."""
 _LEAST_PER_TURN = 4096
 """Counted for a receipt of less: a flood of small frames takes time too."""
-_WAKE_BYTES = 256 * 1024
+_WAKE_BYTES = 512 * 1024
 """So much of a payload, or its rest, is worth waking for."""
 
 

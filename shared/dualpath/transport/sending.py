@@ -20,9 +20,6 @@ from dualpath.transport.frames import (
 )
 from dualpath.transport.outbox import Outbox
 
-_BYTES_PER_TURN = 1 << 20
-"""What a write sends before the event loop sees to others."""
-
 
 class Operation:
     """A write or message. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
@@ -166,13 +163,8 @@ class Sender:
     ) -> None:
         lane, outbox = self._lane, self._outbox
         chunks = split(source, min(self._nic.quantum_bytes, MAX_WRITE_BYTES))
-        turn = 0
         for number, pieces in enumerate(chunks, 1):
             length = sum(map(len, pieces))
-            turn += length
-            if turn > _BYTES_PER_TURN:
-                turn = length
-                await asyncio.sleep(0)
             async with self._nic.send(lane, length):
                 last = number == len(chunks)
                 header = Header(
