@@ -166,8 +166,8 @@ async def test_chunks_beyond_the_quantum_are_refused() -> None:
 
 
 async def test_a_slow_nic_has_a_smaller_quantum() -> None:
-    assert PacedNic("nic").quantum_bytes == 1 << 20
-    assert PacedNic("nic", quantum_bytes=4 << 20).quantum_bytes == 4 << 20
+    assert PacedNic("nic").quantum_bytes == 4 << 20
+    assert PacedNic("nic", quantum_bytes=8 << 20).quantum_bytes == 8 << 20
     assert PacedNic("nic", 1e6).quantum_bytes == 5000
     assert PacedNic("nic", 400e9 / 8).quantum_bytes == 256 * 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualpath.model.emulated_memory import EmulatedMemory
+from dualpath.model.emulated_memory import EmulatedMemory, NumpyBuffer
 
 
 def test_what_came_back_is_used_again_for_as_much_or_a_little_less() -> None:
@@ -31,7 +31,7 @@ def test_no_more_is_kept_than_may_be() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 300)), max_size=40))
 def test_buffers_in_use_never_share_memory(steps: list[tuple[bool, int]]) -> None:
     memory = EmulatedMemory(500)
-    used = []
+    used: list[tuple[NumpyBuffer, bytes]] = []
     for number, (take, size) in enumerate(steps):
         if take or not used:
             buffer = memory.allocate(size)
