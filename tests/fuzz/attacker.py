@@ -23,8 +23,8 @@ from dualpath.transport.tls import Tls
 from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
 
-CUT_WITHIN_S = 20.0
-"""A peer that has fallen silent; the target's own deadline is 1 s."""
+CUT_WITHIN_S = 30.0
+"""A peer that has fallen silent; the target's own deadline is 5 s."""
 ANSWER_S = 0.2
 
 

@@ -32,6 +32,7 @@ from tests.fuzz.streams import Streams
 from tests.support.certificates import Authority
 
 from dualpath.telemetry.logs import configure_logging
+from dualpath.transport.api import TransportError
 from dualpath.transport.tls import Tls
 from dualpath.wire.types import Address
 
@@ -87,6 +88,8 @@ class Report:
             entry["code"] if event == "peer_refused" else re.sub(r"0x[0-9a-f]+|\d+", "N", reason)
         )
         self.ends[f"{event} {words}"[:90].rstrip()] += 1
+        if entry.get("peer", "").startswith("honest") and event in ("link_cut", "peer_misbehaves"):
+            self.faults.append(f"the honest peer was cut: {line}")
 
 
 async def fuzz(seconds: float, seed: int, tls_files: Sequence[Path] = ()) -> Report:
@@ -112,7 +115,7 @@ async def fuzz(seconds: float, seed: int, tls_files: Sequence[Path] = ()) -> Rep
                     attacker = Attacker(f"fuzz{number}", address, streams, tls, report.counts)
                     group.create_task(attacker.run(until))
             await _rest(honest, base, report)
-        except* (AssertionError, OSError, TimeoutError) as errors:
+        except* (AssertionError, OSError, TimeoutError, TransportError) as errors:
             report.faults += [repr(error) for error in errors.exceptions]
         finally:
             await honest.close()

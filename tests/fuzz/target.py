@@ -28,7 +28,7 @@ from dualpath.transport.tcp import TcpEndpoint
 from dualpath.transport.tls import Tls
 from dualpath.wire.types import Address
 
-DEADLINE_S = 1.0
+DEADLINE_S = 5.0
 HONEST_BYTES = 1_000_000
 MAX_PUSHES = 32
 
