@@ -63,6 +63,20 @@ async def test_many_concurrent_writes_in_both_directions_all_land(make: Make) ->
     assert sorted(scattered.imms) == sorted(regions[left].imms) == list(range(count))
 
 
+async def test_hundreds_of_writes_at_once_land_at_a_slow_receiver(make: Make) -> None:
+    sender, receiver = await make("sender"), await make("receiver", nic=PacedNic("receiver", 30e6))
+    size, count = 10_000, 600
+    region = Bytes(size * count)
+    key = receiver.register(region)
+    data = random.Random(7).randbytes(region.nbytes)
+    async with asyncio.TaskGroup() as group:
+        for start in range(0, region.nbytes, size):
+            piece = memoryview(data)[start : start + size]
+            group.create_task(sender.write(receiver.address, key, start, [piece], imm=start))
+    assert region.memory == data
+    assert sorted(region.imms) == list(range(0, region.nbytes, size))
+
+
 async def test_messages_arrive_in_order_with_their_senders_address(make: Make) -> None:
     received: Received = []
 

@@ -16,7 +16,9 @@ from dualpath.transport.rdma.rail import Rail
 from dualpath.transport.regions import Closed, Regions
 
 WRITE_WINDOW = 256
-"""Writes that a peer may have asked for and not ended on one link; more is a fault."""
+"""Writes that a peer may have asked for on one link and neither landed nor stopped; more is a fault."""
+MAX_WRITES = 16 * WRITE_WINDOW
+"""With those that have landed, and wait for a slow NIC; more is a fault too."""
 MIN_PIECE_BYTES = 4096
 """Where pieces are smaller on average, to write them one by one takes longer than to copy them once more."""
 
@@ -24,7 +26,7 @@ MIN_PIECE_BYTES = 4096
 class _Write:
     """One of them. `said`: the writer's next LANDED (True) or its last word that nothing comes (False)."""
 
-    __slots__ = ("direct", "ended", "key", "nbytes", "offset", "op", "said")
+    __slots__ = ("direct", "ended", "granted", "key", "nbytes", "offset", "op", "said")
 
     def __init__(self, op: int, key: int, offset: int, nbytes: int) -> None:
         loop = asyncio.get_running_loop()
@@ -32,6 +34,7 @@ class _Write:
         self.key = key
         self.offset = offset
         self.nbytes = nbytes
+        self.granted = 0
         self.direct = False
         self.said: asyncio.Future[tuple[bool, int]] | None = None
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -63,6 +66,8 @@ class AskedWrites:
         self._spawn = spawn
         self._turns = asyncio.Semaphore(ROOMS_PER_LINK)
         self._writes: dict[int, _Write] = {}
+        self._open_ops: set[int] = set()
+        """Of those, what the peer has not said its last word about."""
         self._last_op = 0
         self._rail: Rail | None = None
 
@@ -76,8 +81,8 @@ class AskedWrites:
         op, nbytes = header.op, header.imm
         if self._rail is None or op in self._writes or not nbytes:
             raise MalformedFrame(f"write {op} was asked for out of order")
-        if len(self._writes) >= WRITE_WINDOW:
-            raise MalformedFrame(f"more than {WRITE_WINDOW} writes were asked for at a time")
+        if len(self._open_ops) >= WRITE_WINDOW or len(self._writes) >= MAX_WRITES:
+            raise MalformedFrame("too many writes were asked for at a time")
         self._last_op = max(self._last_op, op)
         region = self._regions.find(header.key)
         if region is Closed.REVOKED:
@@ -93,6 +98,7 @@ class AskedWrites:
                 f"of a region of {region.nbytes} bytes"
             )
         write = self._writes[op] = _Write(op, header.key, header.offset, nbytes)
+        self._open_ops.add(op)
         self._spawn(self._serve(write, region, self._rail))
 
     def landed(self, header: Header) -> None:
@@ -102,11 +108,14 @@ class AskedWrites:
             return
         if write.said is None or write.said.done():
             raise MalformedFrame(f"write {header.op} landed before it was granted")
+        if write.granted == write.nbytes:
+            self._open_ops.discard(write.op)
         write.said.set_result((True, header.imm))
 
     def stopped(self, header: Header) -> None:
         """Raises MalformedFrame."""
         write = self._find(header)
+        self._open_ops.discard(header.op)
         if write is not None:
             self._stop(write)
 
@@ -157,6 +166,7 @@ class AskedWrites:
                     self._answer(write.op, Status.REVOKED)
         finally:
             self._stop(write)
+            self._open_ops.discard(write.op)
             del self._writes[write.op]
 
     def _direct(self, pieces: Sequence[memoryview]) -> list[Extent] | None:
@@ -198,6 +208,7 @@ class AskedWrites:
     async def _granted(self, write: _Write, rail: Rail, pieces: list[Extent]) -> int | None:
         """Let the peer write there, and wait until it says that it has, or will not: None."""
         write.said = asyncio.get_running_loop().create_future()
+        write.granted += extents.total(pieces)
         payload = extents.pack(pieces)
         self._control(Header(Kind.GRANT, length=len(payload), op=write.op).pack() + payload)
         rail.expect(1)
