@@ -23,19 +23,26 @@ import os
 import resource
 import socket
 import statistics
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import uvloop
 
+from dualpath.cluster.certificate import make_certificate
+from dualpath.cluster.home import Home
 from dualpath.lanes import PacedNic
+from dualpath.settings import Settings
 from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
 from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.sockets import CONGESTION_CONTROL
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.transport.tls import Tls
 from dualpath.wire.types import Address
 
 SECRET = b"benchmark"
@@ -182,7 +189,17 @@ async def ignore(peer: Address, message: bytes) -> None:
 
 def make_endpoint(name: str, transport: str) -> TcpEndpoint:
     kind = RdmaEndpoint if transport == "rdma" else TcpEndpoint
-    return kind(name, host="127.0.0.1", nic=PacedNic(name), secret=SECRET)
+    tls = encryption() if transport == "tls" else None
+    return kind(name, host="127.0.0.1", nic=PacedNic(name), secret=SECRET, tls=tls)
+
+
+@cache
+def encryption() -> Tls | None:
+    """As `dualpath up --tls` makes it."""
+    with tempfile.TemporaryDirectory() as directory:
+        home = Home(Path(directory))
+        home.create()
+        return Tls.of(make_certificate(home, Settings()))
 
 
 def endpoint_receiver(pipe: Connection, kind: Kind, loop: str) -> None:
@@ -303,13 +320,20 @@ def main() -> None:
     parser.add_argument("--total", type=parse_bytes, default=1 << 30, help="per round and kind")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loops", default="uvloop,asyncio", help="event loops, with commas")
-    parser.add_argument("--transports", default="tcp", help="tcp, or tcp,rdma: NIXL beside it")
+    parser.add_argument(
+        "--transports", default="tcp", help="of tcp, tls and rdma (NIXL), with commas"
+    )
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
     args = parser.parse_args()
     configure_logging("benchmark", fmt="console", level="warning")
+    # Before there are processes, so that all have it.
+    encryption()
     ways: list[Plain | Writes] = [Plain(buffer_bytes=size) for size in PLAIN_BUFFERS]
     ways += [
-        Writes(replace(kind, transport=transport), loop)
+        Writes(
+            replace(kind, transport=transport, wanted=0 if transport == "tls" else kind.wanted),
+            loop,
+        )
         for loop in args.loops.split(",")
         for kind in KINDS[: args.kinds]
         for transport in args.transports.split(",")
