@@ -113,7 +113,11 @@ def counted(running: Cluster) -> Counted:
     (node,) = (service for service in running.record.services if service.name == "decode-0")
     assert node.ready is not None
     url = f"http://127.0.0.1:{node.ready.http_port}/metrics"
-    text = httpx.get(url, trust_env=False).raise_for_status().text
+    return parse(httpx.get(url, trust_env=False).raise_for_status().text)
+
+
+def parse(text: str) -> Counted:
+    """Of a decode node's metrics."""
     forwards = {name: float(value) for name, value in _FORWARDS.findall(text)}
     low = sum(map(float, _LOW.findall(text)))
     return Counted(forwards.get("sum", 0.0), forwards.get("count", 0.0), low)
