@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.support.cluster import LocalCluster, until
 
 from dualpath.cluster.home import Home
@@ -57,8 +58,9 @@ def test_without_a_home_the_answers_tell_what_was_read(
     assert "Cached KV read so far" in ended.stdout
 
 
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_its_own_cluster_ends_with_it_and_leaves_nothing_but_the_users_model(
-    tmp_path: Path,
+    tmp_path: Path, end: signal.Signals
 ) -> None:
     own = load_settings(model="synthetic", home=tmp_path / "own")
     model = prepare_model(own, print)
@@ -81,7 +83,7 @@ def test_its_own_cluster_ends_with_it_and_leaves_nothing_but_the_users_model(
         start_new_session=True,
     ) as process:
         until(runs, "its cluster is ready", within_s=60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         _, errors = process.communicate(timeout=60)
     assert process.returncode in (0, 130), errors
     assert b"Traceback" not in errors

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.live import Live
@@ -20,13 +22,13 @@ from dualpath.settings.settings import NAMED_MODELS
 
 
 def demo(model: str | None, url: str | None, *, api_key: str | None = None) -> int:
-    """Exit code: 0 all turns were shown, 1 the cluster failed, 2 wrong use, 130 after Ctrl-C."""
+    """Exit code: 0 all turns were shown, 1 the cluster failed, 2 wrong use, 130 after Ctrl-C, SIGTERM or SIGHUP."""
     console = Console(highlight=False)
     if problem := _wrong_use(model, url):
         complain(problem)
         return WRONG_USE
     try:
-        with ExitStack() as stack:
+        with _ends_in_order(), ExitStack() as stack:
             if url is None:
                 name = model or NAMED_MODELS[0]
                 with console.status(f"Starting a cluster that serves {name}, for this demo only …"):
@@ -45,6 +47,18 @@ def demo(model: str | None, url: str | None, *, api_key: str | None = None) -> i
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """Whoever asks it to end, the cluster is stopped and its home removed, as after Ctrl-C."""
+    others = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wrong_use(model: str | None, url: str | None) -> str | None:
