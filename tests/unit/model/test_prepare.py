@@ -117,6 +117,19 @@ def test_failed_conversion_shows_the_end_of_what_it_said(
     assert not (tmp_path / "models" / "smollm2-float32").exists()
 
 
+def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The kernel's file that is always full.
+    (tmp_path / "fills.py").write_text(
+        "with open('/dev/full', 'w') as disk:\n    disk.write('x')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(prepare, "smollm2_file", lambda: tmp_path / "x.gguf")
+    monkeypatch.setattr(prepare, "CONVERTER", "fills")
+    settings = Settings(model="smollm2", home=tmp_path, dtype="float32")
+    with pytest.raises(ModelError, match=r"the disk is full: .*models has no room"):
+        prepare_model(settings, lambda line: None)
+
+
 async def test_a_converter_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     (tmp_path / "hangs.py").write_text(
