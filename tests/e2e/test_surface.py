@@ -126,3 +126,24 @@ def test_45_after_a_stop_string_the_next_turn_reads_all_blocks(cluster: LocalClu
     messages = [*messages, {"role": "assistant", "content": content}, *user("Go on.")]
     again = chat(cluster, messages, max_tokens=2)
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == before // 64 * 64
+
+
+def test_a_forced_call_and_its_way_back_through_a_real_cluster(cluster: LocalCluster) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["서울 " * 20]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    choice = {"type": "function", "function": {"name": "weather"}}
+    messages = user("How is it? " * 20)
+    answer = chat(cluster, messages, tools=[tool], tool_choice=choice)
+    message, usage = answer["choices"][0]["message"], answer["usage"]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    (call,) = message["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "서울 " * 20}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    again = chat(cluster, [*messages, message, result], tools=[tool], max_tokens=2)
+    before = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == before // 64 * 64

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualpath.gateway.pieces import Piece
+from dualpath.gateway.tools import ToolCall
 from dualpath.model.text import Tokenizer
-from dualpath.wire.types import FinishReason
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Answer:
 
     opening: Opening
     piece: Piece
-    finish: FinishReason
+    finish: str
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,17 @@ class AnswerFormat(ABC):
     def whole(self, answers: Sequence[Answer], usage: Usage) -> Json:
         """The answer to a request that does not stream."""
         choices = [
-            self._choice(answer.opening, answer.piece.text)
+            self._choice(answer.opening, answer.piece)
             | self._details(answer.opening, answer.piece)
             | {"finish_reason": answer.finish}
             for answer in answers
         ]
         return self._envelope(self.whole_object, choices) | {"usage": usage.json()}
 
-    def chunk(
-        self, opening: Opening, piece: Piece, finish: FinishReason | None, *, first: bool
-    ) -> Json:
+    def chunk(self, opening: Opening, piece: Piece, finish: str | None, *, first: bool) -> Json:
         """A part of a stream; `first` of its choice."""
         choice = (
-            self._delta(opening, piece.text, first)
+            self._delta(opening, piece, first)
             | self._details(opening, piece)
             | {"finish_reason": finish}
         )
@@ -90,7 +88,7 @@ class AnswerFormat(ABC):
 
     def says_something(self, opening: Opening, piece: Piece) -> bool:
         """Whether a chunk of its own is due: not for a character of which only the first bytes are here."""
-        return bool(piece.text) or (
+        return bool(piece.text or piece.calls) or (
             bool(piece.tokens) and (self.logprobs is not None or opening.prompt_ids is not None)
         )
 
@@ -111,10 +109,10 @@ class AnswerFormat(ABC):
         return details
 
     @abstractmethod
-    def _choice(self, opening: Opening, text: str) -> Json: ...
+    def _choice(self, opening: Opening, piece: Piece) -> Json: ...
 
     @abstractmethod
-    def _delta(self, opening: Opening, text: str, first: bool) -> Json: ...
+    def _delta(self, opening: Opening, piece: Piece, first: bool) -> Json: ...
 
     @abstractmethod
     def _logprobs(self, piece: Piece) -> Json: ...
@@ -129,21 +127,34 @@ class ChatFormat(AnswerFormat):
     def whole(self, answers: Sequence[Answer], usage: Usage) -> Json:
         return super().whole(answers, usage) | _prompt(answers[0].opening)
 
-    def chunk(
-        self, opening: Opening, piece: Piece, finish: FinishReason | None, *, first: bool
-    ) -> Json:
+    def chunk(self, opening: Opening, piece: Piece, finish: str | None, *, first: bool) -> Json:
         chunk = super().chunk(opening, piece, finish, first=first)
         return chunk | _prompt(opening) if first and opening.index == 0 else chunk
 
-    def _choice(self, opening: Opening, text: str) -> Json:
-        message = {"role": "assistant", "content": text, "refusal": None}
+    def _choice(self, opening: Opening, piece: Piece) -> Json:
+        text = piece.text or (None if piece.calls else "")
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if piece.calls:
+            message["tool_calls"] = [self._call(opening, *call) for call in piece.calls]
         return {"index": opening.index, "message": message}
 
-    def _delta(self, opening: Opening, text: str, first: bool) -> Json:
+    def _delta(self, opening: Opening, piece: Piece, first: bool) -> Json:
         delta: Json = {"role": "assistant"} if first else {}
-        if text or first:
-            delta["content"] = text
+        if piece.text or (first and not piece.calls):
+            delta["content"] = piece.text
+        if piece.calls:
+            delta["tool_calls"] = [
+                {"index": number} | self._call(opening, number, call)
+                for number, call in piece.calls
+            ]
         return {"index": opening.index, "delta": delta}
+
+    def _call(self, opening: Opening, number: int, call: ToolCall) -> Json:
+        return {
+            "id": call_id(self.request_id, opening.index, number),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
 
     def _logprobs(self, piece: Piece) -> Json:
         return {
@@ -170,11 +181,12 @@ class CompletionFormat(AnswerFormat):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def _choice(self, opening: Opening, text: str) -> Json:
-        return self._delta(opening, text, True)
+    def _choice(self, opening: Opening, piece: Piece) -> Json:
+        return self._delta(opening, piece, True)
 
-    def _delta(self, opening: Opening, text: str, first: bool) -> Json:
-        choice: Json = {"index": opening.index, "text": opening.echo + text if first else text}
+    def _delta(self, opening: Opening, piece: Piece, first: bool) -> Json:
+        text = opening.echo + piece.text if first else piece.text
+        choice: Json = {"index": opening.index, "text": text}
         return choice | _prompt(opening) if first else choice
 
     def _logprobs(self, piece: Piece) -> Json:
@@ -199,6 +211,11 @@ class CompletionFormat(AnswerFormat):
         except UnicodeDecodeError:
             # As OpenAI names a token that is a piece of a character.
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def call_id(request_id: str, choice: int, number: int) -> str:
+    """The name of a call, by which its result is sent back."""
+    return f"call_{request_id}_{choice}_{number}"
 
 
 def _prompt(opening: Opening) -> Json:

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from dualpath.gateway.answers import AnswerFormat, ChatFormat, CompletionFormat, Opening
+from dualpath.gateway.answers import (
+    AnswerFormat,
+    ChatFormat,
+    CompletionFormat,
+    Opening,
+    call_id,
+)
 from dualpath.gateway.body import Posted
+from dualpath.gateway.called import Said
 from dualpath.gateway.errors import ApiError
 from dualpath.gateway.flights import Flight
 from dualpath.gateway.keys import Tenant
-from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.pieces import AnswerText, Reading
 from dualpath.gateway.prompts import Prompt, Prompts
 from dualpath.gateway.replies import Choice
 from dualpath.gateway.request import Request
@@ -29,6 +36,7 @@ from dualpath.gateway.schema import (
     parse_body,
     parse_plain,
 )
+from dualpath.gateway.tools import ToolParser
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
 
@@ -179,18 +187,31 @@ class Intake:
         """Choice `number` of the request; `again`: another answer to the same prompt."""
         if not again:
             flight.recall = prompt.recall
-        emitted, remember = self._prompts.emitted, None
-        if emitted is not None and prompt.name is not None:
-            remember = partial(emitted.remember, prompt.name)
         return Choice(
             Opening(number, prompt.ids if body.return_token_ids else None, prompt.echo),
             flight,
             AnswerText(
-                self._prompts.tokenizer,
-                flight.request.sampling,
-                body.stop or (),
-                text_before=len(prompt.echo),
+                self._prompts.tokenizer, flight.request.sampling, self._reading(body, prompt)
             ),
             again,
-            remember,
+            partial(self._remember, prompt),
         )
+
+    def _reading(self, body: ChatBody | CompletionBody, prompt: Prompt) -> Reading:
+        stops, form = body.stop or (), self._prompts.tools
+        if isinstance(body, CompletionBody) or form is None or not body.offered:
+            return Reading(stops, text_before=len(prompt.echo))
+        one = body.parallel_tool_calls is False
+        return Reading(stops, parser=ToolParser(form), marks=form.marks, one_call=one)
+
+    def _remember(self, prompt: Prompt, choice: Choice) -> None:
+        """So that the client can send the answer back."""
+        request, text = choice.flight.request, choice.text
+        count, spoken = text.spoken()
+        ids = [token.token_id for token in request.generated[:count]]
+        name = request.request_id.partition("-")[0]
+        first_call = call_id(name, choice.opening.index, 0)
+        self._prompts.remember(prompt, spoken, ids)
+        if text.calls:
+            said = Said(text.shown, tuple(text.calls), spoken)
+            self._prompts.called.remember(prompt.salt, first_call, said)

@@ -6,19 +6,17 @@ import secrets
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dualpath.blocks import BlockKeys, root_key
+from dualpath.gateway.called import Called
 from dualpath.gateway.emitted import Emitted, Recall, prompt_key
 from dualpath.gateway.errors import invalid
 from dualpath.gateway.keys import Tenant
+from dualpath.gateway.messages import ChatMessage, Tool
 from dualpath.gateway.sampling import check_ids, check_prompt, choose_sampling, prompt_param
-from dualpath.gateway.schema import (
-    ChatBody,
-    ChatMessage,
-    CompletionBody,
-    DetokenizeBody,
-    TokenizeBody,
-)
+from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from dualpath.gateway.tools import HERMES, ToolCall, format_of
 from dualpath.model.api import ModelError
 from dualpath.model.spec import ModelSpec
 from dualpath.model.text import Tokenizer
@@ -33,6 +31,7 @@ class Prompt:
     ids: Sequence[int]
     keys: BlockKeys
     sampling: Sampling
+    salt: str = ""
     echo: str = ""
     name: bytes | None = None
     recall: Recall = Recall()  # noqa: RUF009 - frozen
@@ -48,14 +47,19 @@ class Prompts:
         self.tokenizer = Tokenizer.load(spec.directory)
         self._spec = spec
         self._template = ChatTemplate.load(spec.directory)
+        self.tools = format_of(self._template.source) if self._template is not None else None
+        """How the model calls functions; None: it does not."""
         opening = self._template.opening() if self._template is not None else ""
+        self.called = Called()
         self.emitted: Emitted | None = None
         """Earlier answers; None where a prompt cannot be put together of parts."""
         if opening and self.tokenizer.splits:
             self.emitted = Emitted(opening, answer_memory_bytes)
 
     def of_chat(self, body: ChatBody, tenant: Tenant) -> list[Prompt]:
-        text, salt = self._render(body.messages), _salt(tenant, body.cache_salt)
+        salt = _salt(tenant, body.cache_salt)
+        messages = [self._message(message, salt) for message in body.messages]
+        text = self._render(messages, body.offered)
         if self.emitted is None:
             return [self._prompt(body, self._encode(text, Recall()), salt)]
         recall = self.emitted.recall(text, salt)
@@ -79,14 +83,19 @@ class Prompts:
             special = body.add_special_tokens is not False
             return self.tokenizer.encode(body.prompt or "", add_special_tokens=special)
         asked = body.add_generation_prompt is not False
-        return self._encode(self._render(body.messages, add_generation_prompt=asked), Recall())
+        messages = [message.for_template() for message in body.messages]
+        return self._encode(self._render(messages, add_generation_prompt=asked), Recall())
 
     def detokenize(self, body: DetokenizeBody) -> str:
         check_ids(body.tokens, self._spec, "tokens")
         return self.tokenizer.decode(body.tokens)
 
     def _render(
-        self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[Tool] = (),
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         if self._template is None:
             raise invalid(
@@ -95,11 +104,27 @@ class Prompts:
             )
         try:
             return self._template.render(
-                [message.for_template() for message in messages],
+                messages,
+                tools=[tool.for_template() for tool in tools],
                 add_generation_prompt=add_generation_prompt,
             )
         except ChatError as error:
             raise invalid(str(error), "messages", "invalid_value") from error
+
+    def remember(self, prompt: Prompt, text: str, ids: Sequence[int]) -> None:
+        """`text`, generated as `ids`, answered the chat of `prompt`."""
+        if self.emitted is not None and prompt.name is not None:
+            self.emitted.remember(prompt.name, text, ids)
+
+    def _message(self, message: ChatMessage, salt: str) -> dict[str, Any]:
+        """As the template gets it: calls as the model wrote them, where that is known and the template would."""
+        if message.tool_calls and self.tools is HERMES:
+            made = [ToolCall(c.function.name, c.function.arguments) for c in message.tool_calls]
+            first = message.tool_calls[0].id
+            raw = self.called.recall(salt, first, message.content or "", made)
+            if raw is not None:
+                return {"role": "assistant", "content": raw}
+        return message.for_template()
 
     def _encode(self, text: str, recall: Recall) -> list[int]:
         """The ids of a chat, of its earlier answers those that were generated. Special tokens are in its template."""
@@ -113,13 +138,15 @@ class Prompts:
 
     def _prompt(self, body: ChatBody | CompletionBody, ids: list[int], salt: str) -> Prompt:
         check_prompt(ids, self._spec, prompt_param(body))
-        sampling = choose_sampling(body, len(ids), self._spec, drawn_seed=secrets.randbits(63))
+        sampling = choose_sampling(
+            body, len(ids), self._spec, drawn_seed=secrets.randbits(63), tools=self.tools
+        )
         keys = BlockKeys(
             root_key(self._spec.fingerprint, salt=salt), self._spec.geometry.block_tokens
         )
         keys.extend(ids)
         # Thousands of requests may wait here: a list takes nine times as much.
-        return Prompt(array("i", ids), keys, sampling)
+        return Prompt(array("i", ids), keys, sampling, salt)
 
 
 def _salt(tenant: Tenant, wished: str | None) -> str:

@@ -18,7 +18,7 @@ from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flight, Flights
 from dualpath.gateway.pieces import AnswerText, Piece
 from dualpath.telemetry.logs import get_logger
-from dualpath.wire.types import FinishReason, Sampled
+from dualpath.wire.types import Sampled
 
 log = get_logger(__name__)
 
@@ -42,15 +42,8 @@ class Choice:
     text: AnswerText
     again: bool = False
     """Its prompt is that of the choice before."""
-    on_answer: Callable[[str, list[int]], None] | None = None
-    """Told of the text that the client got, and the ids that it was made of."""
-
-    def answered(self) -> None:
-        """The answer is whole."""
-        if self.on_answer is not None:
-            count, text = self.text.spoken()
-            tokens = self.flight.request.generated[:count]
-            self.on_answer(text, [token.token_id for token in tokens])
+    on_answer: Callable[[Choice], None] | None = None
+    """Told that the answer is whole."""
 
 
 class Reply(Response):
@@ -160,8 +153,8 @@ class Reply(Response):
     # ── a choice ───────────────────────────────────────────────────────────────────────────────────
     async def _serve(
         self, choice: Choice, tell: Callable[[Piece], Coroutine[Any, Any, None]]
-    ) -> FinishReason:
-        """Hold the choice's request from its start to its end, and hand on its pieces."""
+    ) -> str:
+        """Hold the choice's request from its start to its end, and hand on its pieces; why it ended."""
         flight, text = choice.flight, choice.text
         async with self._flights.open(flight):
             while True:
@@ -173,8 +166,9 @@ class Reply(Response):
                     await self._flights.stop_after(flight, text.tokens)
                     finish = "stop"
                 if finish is not None:
-                    choice.answered()
-                    return finish
+                    if choice.on_answer is not None:
+                        choice.on_answer(choice)
+                    return "tool_calls" if finish == "stop" and text.calls else finish
 
     async def _more(self, flight: Flight) -> list[Sampled]:
         tokens = await self._flights.more(flight)

@@ -9,6 +9,7 @@ import msgspec
 from dualpath.gateway.errors import ApiError, invalid
 from dualpath.gateway.schema import ChatBody, CompletionBody
 from dualpath.gateway.structure import grammar_of
+from dualpath.gateway.tools import ToolFormat
 from dualpath.model.spec import ModelSpec
 from dualpath.wire.types import Sampling
 
@@ -43,9 +44,15 @@ def check_ids(ids: Sequence[int], spec: ModelSpec, param: str) -> None:
 
 
 def choose_sampling(
-    body: ChatBody | CompletionBody, prompt_tokens: int, spec: ModelSpec, *, drawn_seed: int
+    body: ChatBody | CompletionBody,
+    prompt_tokens: int,
+    spec: ModelSpec,
+    *,
+    drawn_seed: int,
+    tools: ToolFormat | None = None,
 ) -> Sampling:
-    """How to sample the first choice for `body`; `drawn_seed` serves where the client gave none.
+    """How to sample the first choice for `body`; `drawn_seed` serves where the client gave none, `tools` is
+    how the model calls functions.
 
     Raises ApiError(400) where wishes contradict each other or the context.
     """
@@ -85,7 +92,7 @@ def choose_sampling(
         frequency_penalty=float(body.frequency_penalty or 0),
         repetition_penalty=float(body.repetition_penalty or 1),
         logit_bias=tuple(biases.items()),
-        grammar=grammar_of(body),
+        grammar=grammar_of(body, tools),
     )
 
 

@@ -10,16 +10,14 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
 )
 
 from dualpath.gateway.errors import ApiError, invalid
-from dualpath.model.text_chat import flatten_content
+from dualpath.gateway.messages import MAX_TOOLS, Body, ChatMessage, Flag, NamedTool, Tool
 
 MAX_LOGPROBS = 20
 MAX_STOP_IDS = 128
@@ -28,9 +26,6 @@ MAX_BIASES = 1024
 MAX_CHOICES = 128
 """Choices of one request, over all of its prompts."""
 
-MAX_FIELDS = 64
-
-Flag = bool | None
 StopIds = Annotated[
     list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_IDS, fail_fast=True)
 ]
@@ -46,15 +41,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1, 1.0),
     "metadata": ({},),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "use_beam_search": (False,),
     "verbosity": (),
     "web_search_options": (),
@@ -62,66 +54,9 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 """Known parameters that are not implemented, and the values (null besides) that ask for nothing."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _not_endless(cls, value: Any) -> Any:
-        # Each unknown field would be an error of its own, and their list takes longer to make than to send.
-        if isinstance(value, dict) and len(value) > MAX_FIELDS:
-            raise ValueError(f"has {len(value)} fields, most of which nobody knows")
-        return value
-
-
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: Flag = None
     include_obfuscation: Flag = None
-
-
-def _content(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be text or a list of text parts")
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise ValueError('only parts of the form {"type": "text", "text": …} are supported')
-        if not isinstance(part.get("text"), str):
-            raise ValueError("a text part needs `text`, a string")
-    return flatten_content(value)
-
-
-def _role(value: Any) -> Any:
-    # Newer clients call the system's voice so.
-    return "system" if value == "developer" else value
-
-
-def _absent(value: Any) -> Any:
-    if value not in (None, [], {}):
-        raise ValueError("is not supported in a message; leave it out")
-    return None
-
-
-Absent = Annotated[Any, AfterValidator(_absent)]
-
-
-class ChatMessage(_Body):
-    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
-    content: Annotated[str, BeforeValidator(_content)]
-    name: str | None = None
-    # What clients send back of an earlier answer's message, where it says nothing.
-    annotations: Absent = None
-    audio: Absent = None
-    function_call: Absent = None
-    reasoning: Absent = None
-    reasoning_content: Absent = None
-    refusal: Absent = None
-    tool_calls: Absent = None
-
-    def for_template(self) -> dict[str, Any]:
-        message = {"role": self.role, "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
 
 
 def _stops(value: Any) -> Any:
@@ -148,7 +83,7 @@ def _biases(value: dict[str, float]) -> dict[str, float]:
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class _Generation(_Body):
+class _Generation(Body):
     """What both endpoints take."""
 
     model: str
@@ -187,7 +122,7 @@ class _Generation(_Body):
         return self.max_tokens
 
 
-class JsonSchema(_Body):
+class JsonSchema(Body):
     name: Annotated[str, Field(min_length=1, max_length=64)]
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
@@ -195,7 +130,7 @@ class JsonSchema(_Body):
     """The schema is always enforced."""
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
@@ -212,6 +147,14 @@ class ChatBody(_Generation):
     logprobs: Flag = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool] | None, Field(max_length=MAX_TOOLS)] = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: Flag = None
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The functions that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -251,7 +194,7 @@ class CompletionBody(_Generation):
         return self.logprobs
 
 
-class TokenizeBody(_Body):
+class TokenizeBody(Body):
     """Either a `prompt` or `messages`."""
 
     model: str | None = None
@@ -269,13 +212,13 @@ class TokenizeBody(_Body):
         return self
 
 
-class DetokenizeBody(_Body):
+class DetokenizeBody(Body):
     model: str | None = None
     tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True)]
 
 
 B = TypeVar("B", bound=_Generation)
-T = TypeVar("T", bound=_Body)
+T = TypeVar("T", bound=Body)
 
 
 def parse_plain(kind: type[T], fields: dict[str, Any]) -> T:

@@ -26,7 +26,7 @@ class StopStrings:
         if armed and (start := self._first(text, seen)) is not None:
             self.stopped, self._held = True, ""
             return text[:start]
-        keep = max(_overlap(text, stop) for stop in self._stops)
+        keep = max(overlap(text, stop) for stop in self._stops)
         cut = len(text) - keep
         self._held = text[cut:]
         return text[:cut]
@@ -46,7 +46,7 @@ class StopStrings:
         return min(found)[1] if found else None
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` with which `stop` begins, but for all of `stop`."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):

@@ -7,7 +7,7 @@ ids becomes text in `dualpath.model.text_stream`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,14 @@ class Tokenizer:
         """Whether generated text leaves this token out."""
         added = self._added.get(token_id)
         return added is not None and added.special
+
+    def special_ids(self, texts: Collection[str]) -> frozenset[int]:
+        """Of the special tokens, those with these names."""
+        return frozenset(
+            token_id
+            for token_id, added in self._added.items()
+            if added.special and added.content in texts
+        )
 
     def _to_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)

@@ -32,6 +32,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """Raises ModelError where `source` is no Jinja template."""
+        self.source = source
         self._special_tokens = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)
@@ -53,15 +54,22 @@ class ChatTemplate:
             return None
         return cls(source, _special_tokens(_read(directory / "special_tokens_map.json"), config))
 
-    def render(self, messages: Chat, *, add_generation_prompt: bool = True) -> str:
-        """The prompt of `messages` (`role`, `content` text or a list of text parts, …).
+    def render(
+        self,
+        messages: Chat,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt of `messages` (`role`, `content` text or a list of text parts, …) and of the functions that
+        the model may call.
 
         Raises ChatError where the template refuses them, over the order of roles for example.
         """
         try:
             return self._template.render(
                 messages=[_flattened(message) for message in messages],
-                tools=None,
+                tools=tools or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,

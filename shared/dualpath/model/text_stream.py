@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dualpath.model.text import Tokenizer
 
@@ -16,8 +16,10 @@ class Detokenizer:
     `push` and `finish` return, end to end, is the text: a stream equals an answer given at once.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
+        """`shown` are special tokens that do have text."""
         self._tokenizer = tokenizer
+        self._shown = shown
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
@@ -27,7 +29,7 @@ class Detokenizer:
             b"".join(
                 tokenizer.token_bytes(token_id)
                 for token_id in token_ids
-                if not tokenizer.is_special(token_id)
+                if token_id in self._shown or not tokenizer.is_special(token_id)
             )
         )
 

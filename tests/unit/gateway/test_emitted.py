@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualpath.gateway.emitted import Emitted, Known, prompt_key
-from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.pieces import AnswerText, Reading
 from dualpath.model.bytelevel import END_ID, tokenizer_json
 from dualpath.model.text import Tokenizer
 from dualpath.model.text_stream import Detokenizer
@@ -88,7 +88,9 @@ def test_memory_is_bounded_and_what_was_used_longest_ago_goes_first() -> None:
 )
 def test_remembered_ids_are_exactly_the_remembered_text(ids: list[int], stops: list[str]) -> None:
     """Whatever was generated, valid text or not, whole or cut by a stop string."""
-    text = AnswerText(TOKENIZER, Sampling(max_tokens=99, seed=0, stop_ids=(END_ID,)), stops)
+    text = AnswerText(
+        TOKENIZER, Sampling(max_tokens=99, seed=0, stop_ids=(END_ID,)), Reading(stops)
+    )
     shown = text.add([Sampled(token) for token in ids], last=True).text
     count, spoken = text.spoken()
     assert shown.startswith(spoken)

@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualpath.gateway.pieces import AnswerText
+from dualpath.gateway.pieces import AnswerText, Reading
 from dualpath.gateway.stops import StopStrings
 from dualpath.model.bytelevel import tokenizer_json
 from dualpath.model.text import Tokenizer
@@ -76,9 +76,9 @@ def test_a_stream_of_tokens_is_the_answer_at_once(
     data = text.encode()
     sampling = Sampling(max_tokens=100, seed=0, min_tokens=least)
     tokens = [Sampled(byte) for byte in data]
-    at_once = AnswerText(TOKENIZER, sampling, stops)
+    at_once = AnswerText(TOKENIZER, sampling, Reading(stops))
     whole = at_once.add(tokens, last=True)
-    streamed = AnswerText(TOKENIZER, sampling, stops)
+    streamed = AnswerText(TOKENIZER, sampling, Reading(stops))
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     pieces = [streamed.add(tokens[a:b], last=False) for a, b in itertools.pairwise(edges)]
     pieces.append(streamed.add([], last=True))
@@ -91,7 +91,7 @@ def test_a_stream_of_tokens_is_the_answer_at_once(
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_answer_ends_with_the_token_that_completes_the_string(size: int) -> None:
-    text = AnswerText(TOKENIZER, Sampling(max_tokens=9, seed=0), ["cd"], text_before=10)
+    text = AnswerText(TOKENIZER, Sampling(max_tokens=9, seed=0), Reading(["cd"], 10))
     tokens = [Sampled(byte) for byte in b"abcdef"]
     pieces = [text.add(tokens[i : i + size], last=False) for i in range(0, 6, size)]
     assert "".join(piece.text for piece in pieces) == "ab"
