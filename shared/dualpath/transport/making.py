@@ -21,7 +21,7 @@ def make_endpoint(
     port: int = 0,
     number: int = 0,
 ) -> TcpEndpoint:
-    """The endpoint of one NIC of this process: 0 is its SNIC, the CNICs follow. Raises rdma.MissingExtra."""
+    """The endpoint of one NIC of this process: 0 is its SNIC, the CNICs follow. Raises rdma.NoRdma."""
     make = partial(TcpEndpoint) if settings.transport == "tcp" else _rdma(settings, number)
     return make(
         endpoint_id,

@@ -25,10 +25,11 @@ from tests.support.wait import until
 from dualpath.lanes import PacedNic
 from dualpath.transport.api import LinkError, Revoked
 from dualpath.transport.frames import Header, Kind, Status
-from dualpath.transport.rdma import MissingExtra, RdmaEndpoint, nixl
+from dualpath.transport.rdma import NoRdma, RdmaEndpoint, nixl
 from dualpath.transport.rdma.asked import WRITE_WINDOW
 from dualpath.transport.rdma.extents import pack
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire.types import Address
 
 pytestmark = needs_rdma
 WAYS = ["rdma-pinned"]
@@ -154,10 +155,23 @@ def test_without_nixl_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, nixl.MODULE, None)
     nixl.load.cache_clear()
     try:
-        with pytest.raises(MissingExtra, match=r"pip install 'dualpath\[rdma\]'"):
+        with pytest.raises(NoRdma, match=r"pip install 'dualpath\[rdma\]'"):
             RdmaEndpoint("e", host="127.0.0.1", nic=PacedNic("n"), secret=SECRET)
     finally:
         nixl.load.cache_clear()
+
+
+async def test_a_device_that_does_not_exist_is_told_at_the_start() -> None:
+    endpoint = RdmaEndpoint(
+        "e", host="127.0.0.1", nic=PacedNic("n"), secret=SECRET, device="nonesuch0:1"
+    )
+
+    async def ignore(peer: Address, message: bytes) -> None:
+        """Never called."""
+
+    with pytest.raises(NoRdma, match=r"NET_DEVICES=nonesuch0:1.*rdma_devices"):
+        await endpoint.start(ignore)
+    await endpoint.close()
 
 
 # ── lies ───────────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,12 @@ from dualpath.cluster.record import load_record
 from dualpath.settings import Settings
 
 
+def test_rdma_without_its_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualpath.cluster.checks.find_spec", lambda name: None)
+    (problem,) = check_settings(Settings(transport="rdma"))
+    assert "pip install 'dualpath[rdma]'" in problem
+
+
 def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -14,6 +14,6 @@ own: to destroy it is the one fence that holds on every fabric, and costs no oth
 """
 
 from dualpath.transport.rdma.endpoint import RdmaEndpoint
-from dualpath.transport.rdma.nixl import MissingExtra
+from dualpath.transport.rdma.nixl import NoRdma
 
-__all__ = ["MissingExtra", "RdmaEndpoint"]
+__all__ = ["NoRdma", "RdmaEndpoint"]

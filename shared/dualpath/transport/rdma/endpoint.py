@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualpath.lanes.api import Lane
+from dualpath.transport.api import MessageHandler
 from dualpath.transport.frames import FrameReader
 from dualpath.transport.link import Link
 from dualpath.transport.rdma import nixl
@@ -24,7 +25,7 @@ class RdmaEndpoint(TcpEndpoint):
 
     `device` is UCX's name of a NIC (`mlx5_0:1`); without one, all that there are, or the loopback device where
     `host` is loopback. `service_levels` are InfiniBand's by lane, left to UCX where there is none; RoCE has the DSCP
-    of `marks`. Raises MissingExtra.
+    of `marks`. Raises NoRdma.
     """
 
     def __init__(
@@ -68,6 +69,12 @@ class RdmaEndpoint(TcpEndpoint):
         if (level := self._service_levels.get(lane)) is not None:
             config["IB_SL"] = str(level)
         return ",".join(f"{name}={value}" for name, value in config.items())
+
+    async def start(self, on_message: MessageHandler) -> None:
+        """Raises OSError where the port cannot be had, NoRdma where UCX has no use for the device."""
+        for fabric in self._fabrics.values():
+            await asyncio.to_thread(nixl.try_out, fabric.config)
+        await super().start(on_message)
 
     def pin(self, memory: memoryview) -> None:
         extent = self._pinned.add(memory)

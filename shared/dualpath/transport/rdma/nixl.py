@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from dualpath.telemetry.process import ServiceError
 from dualpath.transport.rdma.extents import Extent
 
 MODULE = "nixl_cu12"
@@ -16,8 +17,8 @@ _QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal"}
 """What goes wrong on a link is told by the link, in a sentence."""
 
 
-class MissingExtra(RuntimeError):
-    """NIXL is not installed; the text says what to do."""
+class NoRdma(ServiceError):
+    """There can be no transfers by RDMA in this process; the text says what to do."""
 
 
 class NixlError(Exception):
@@ -26,19 +27,31 @@ class NixlError(Exception):
 
 @cache
 def load() -> tuple[Any, tuple[type[Exception], ...]]:
-    """NIXL and the errors that it raises. Takes half a second the first time. Raises MissingExtra."""
+    """NIXL and the errors that it raises. Takes half a second the first time. Raises NoRdma."""
     for variable, level in _QUIET.items():
         os.environ.setdefault(variable, level)
     try:
         module = importlib.import_module(MODULE)
         bindings = importlib.import_module(f"{MODULE}._bindings")
     except ImportError as error:
-        raise MissingExtra(
+        raise NoRdma(
             f"transport is rdma, but NIXL cannot be loaded ({error}): run pip install 'dualpath[rdma]', "
             "or set transport to tcp"
         ) from error
     errors = (getattr(bindings, name) for name in dir(bindings) if name.startswith("nixl"))
     return module, tuple(e for e in errors if isinstance(e, type) and issubclass(e, Exception))
+
+
+def try_out(config: str) -> None:
+    """Make an agent with this configuration, and destroy it. The first of a process takes half a second; none after
+    it does. Raises NoRdma."""
+    try:
+        Agent("trial", config).close()
+    except NixlError as error:
+        raise NoRdma(
+            f"UCX has nothing to move bytes with ({error}); are the rdma_devices right? UCX_LOG_LEVEL=info "
+            "in the environment makes it say more"
+        ) from error
 
 
 class Agent:
