@@ -16,6 +16,7 @@ from tests.support.transport import (
     Bytes,
     Make,
     RawPeer,
+    Scattered,
     endpoints,
     needs_rdma,
     peer_process,
@@ -305,3 +306,45 @@ async def test_a_liar_costs_others_nothing(liar: Liar, make: Make) -> None:
     await peer.say(Header(Kind.LANDED, op=9))
     await writing
     assert region.memory == data
+
+
+async def test_seeded_noise_harms_nobody_and_leaves_nothing_behind(make: Make) -> None:
+    endpoint, honest = await make("endpoint"), await make("honest")
+    assert isinstance(endpoint, RdmaEndpoint)
+    revoked = endpoint.register(Bytes(10))
+    await endpoint.revoke(revoked)
+    scattered, pinned = Scattered(100_000, 100), Bytes(100_000)
+    keys = [endpoint.register(scattered), endpoint.register(pinned), revoked, 3]
+    region = Bytes(200_000)
+    key = endpoint.register(region)
+    draw = random.Random(12)
+    agent = nixl.Agent("raw", "TLS=^cma,NET_DEVICES=lo")
+    metadata = agent.metadata()
+    for number in range(25):
+        peer = await RawPeer.dial(endpoint.address, endpoint_id=f"raw{number}")
+        noise = Header(Kind.ATTACH, length=len(metadata)).pack() + metadata
+        noise += b"".join(_noise(draw, keys) for _ in range(draw.randrange(1, 40)))
+        await peer.send(noise)
+        data = draw.randbytes(region.nbytes)
+        await honest.write(endpoint.address, key, 0, [data])
+        assert region.memory == data
+        peer.close()
+    agent.close()
+    await until(lambda: len(endpoint._routes.links) == 1)
+    await until(lambda: endpoint._poller.resting)
+    assert all(rooms.taken == 0 for rooms in endpoint._rooms)
+
+
+def _noise(draw: random.Random, keys: list[int]) -> bytes:
+    """Mostly right frames of a writer, with a lie now and then."""
+    kind = draw.choice([Kind.ASK, Kind.ASK, Kind.LANDED, Kind.STOPPED, Kind.GRANT, Kind.ALIVE])
+    if kind is Kind.GRANT and draw.random() < 0.8:
+        kind = Kind.ASK
+    payload = pack([(draw.randrange(2**64), 1)]) if kind is Kind.GRANT else b""
+    key = draw.choice(keys[:2] * 9 + keys)
+    imm = draw.choice([1, 60, 50_000, 2**64 - 1] if draw.random() < 0.1 else [20_000])
+    header = Header(kind, 0, len(payload), draw.randrange(1, 99), key, draw.randrange(60_000), imm)
+    data = bytearray(header.pack() + payload)
+    if draw.random() < 0.03:
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    return bytes(data)

@@ -79,6 +79,11 @@ class Rooms:
         self._arena = Arena(name, ROOM_BYTES, ROOMS)
         pin(self._arena.memory)
 
+    @property
+    def taken(self) -> int:
+        """Rooms that are in use."""
+        return self._arena.pool_use().used
+
     async def take(self) -> Room:
         (slot,) = await self._arena.acquire(1)
         return Room(self._arena, slot)
