@@ -131,6 +131,7 @@ class PacedPort(Port):
         arbiter, pacer = self._arbiter, self._pacer
         waiting = len(arbiter) > 0
         pacer.advance(monotonic(), waiting=waiting)
+        pacer.end_pause()
         ticket = self._push(lane, nbytes, priority)
         if not waiting and pacer.delay_s(ticket.lane, nbytes) <= 0:
             # Through the arbiter all the same: it keeps the account of the lanes.

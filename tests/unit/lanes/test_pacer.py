@@ -55,6 +55,7 @@ def test_no_window_holds_more_than_rate_and_burst(
     for pause, lane, part, waiting in steps:
         now += pause
         pacer.advance(now, waiting=waiting)
+        pacer.end_pause()
         nbytes = max(int(quantum * part), 1)
         while pacer.delay_s(lane, nbytes) <= 0 and len(log) < 200:
             pacer.spend(lane, nbytes)
@@ -105,10 +106,15 @@ def test_a_chunk_of_the_low_lane_holds_up_none_of_the_high_one() -> None:
     assert pacer.delay_s(LOW, 1) == pytest.approx(0.1)
 
 
-def test_but_the_burst_is_bounded_so_a_whole_quantum_waits_for_half_of_one() -> None:
+def test_but_no_more_than_the_burst_leaves_at_once() -> None:
     pacer = paced()
-    pacer.spend(LOW, 100)
-    assert pacer.delay_s(HIGH, 100) == pytest.approx(0.05)
+    pacer.spend(HIGH, 100)
+    pacer.advance(0.3, waiting=True)
+    for _ in range(2):
+        assert pacer.delay_s(LOW, 100) == 0.0
+        pacer.spend(LOW, 100)
+    assert pacer.burst_bytes == 200
+    assert pacer.delay_s(HIGH, 50) == pytest.approx(0.05)
 
 
 def test_what_was_put_off_is_paid_before_the_low_lane_sends_again() -> None:
@@ -123,8 +129,25 @@ def test_what_was_put_off_is_paid_before_the_low_lane_sends_again() -> None:
 def test_time_of_an_idle_port_is_lost() -> None:
     pacer = paced()
     pacer.advance(100.0, waiting=False)
+    pacer.end_pause()
     pacer.spend(HIGH, 100)
     assert pacer.delay_s(HIGH, 100) == pytest.approx(0.1)
+
+
+def test_a_short_pause_is_made_up_for() -> None:
+    """Two chunks' time here; what comes without asking does not end it."""
+    pacer = paced()
+    pacer.spend(HIGH, 100)
+    pacer.advance(0.15, waiting=False)
+    pacer.spend(HIGH, 1)
+    pacer.advance(0.2, waiting=False)
+    pacer.end_pause()
+    pacer.spend(HIGH, 100)
+    assert pacer.delay_s(HIGH, 1) == pytest.approx(0.001)
+    pacer.advance(0.201 + 0.21, waiting=False)
+    pacer.end_pause()
+    pacer.spend(HIGH, 100)
+    assert pacer.delay_s(HIGH, 1) == pytest.approx(0.1)
 
 
 def test_late_wake_ups_are_made_up_for_within_bounds() -> None:
@@ -134,8 +157,10 @@ def test_late_wake_ups_are_made_up_for_within_bounds() -> None:
     pacer.spend(HIGH, 100)
     assert pacer.delay_s(HIGH, 100) == pytest.approx(0.07)
     pacer.advance(100.0, waiting=True)
-    pacer.spend(HIGH, 100)
-    assert pacer.delay_s(HIGH, 100) == pytest.approx(0.05)
+    for _ in range(2):
+        assert pacer.delay_s(HIGH, 100) == 0.0
+        pacer.spend(HIGH, 100)
+    assert pacer.delay_s(HIGH, 100) == pytest.approx(0.1)
 
 
 def test_given_back_bytes_can_be_sent() -> None:
@@ -144,7 +169,8 @@ def test_given_back_bytes_can_be_sent() -> None:
     pacer.give_back(HIGH, 100)
     assert pacer.delay_s(HIGH, 100) == 0.0
     pacer.give_back(HIGH, 10_000)
-    pacer.spend(HIGH, 100)
+    for _ in range(2):
+        pacer.spend(HIGH, 100)
     assert pacer.delay_s(HIGH, 100) > 0
 
 
