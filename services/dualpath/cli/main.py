@@ -289,8 +289,10 @@ def demo(
 ) -> None:
     """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
 
-    Starts a cluster of its own in a temporary home and stops it again. At the end a table compares times to the
-    first token: warm by read path, and cold. Settings of the environment hold.
+    Starts a cluster of its own in a temporary home and stops it again. Nearly all of each prompt is in KV-Cache by
+    then; on an idle cluster the prefill and the decode node take turns in reading it. Four of the prompts are sent
+    once more without their KV-Cache, and a table at the end compares: time to first token (TTFT) warm, by who
+    read, and cold. Settings of the environment hold.
 
     \b
     dualpath demo
