@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dualpath.kvstore.api import ReadStatus
@@ -18,7 +18,11 @@ from dualpath.wire.types import Address
 
 log = get_logger(__name__)
 
-BLOCKS_IN_FLIGHT = 4
+RUNS_IN_FLIGHT = 4
+
+RUN_BYTES = 1 << 20
+"""Blocks are read from the disk so many bytes at a time, or one by one where they are larger: a turn in a thread
+costs more than reading a small block."""
 
 
 @dataclass
@@ -50,10 +54,13 @@ class ReadCall:
             ReadStatus.FAILED if there else ReadStatus.ABSENT for there in present
         )
         self._checksums = bytearray(CHECKSUM_BYTES * len(self.keys))
-        indices = iter([index for index, there in enumerate(present) if there])
+        self._slot_bytes = self.disk.read_bytes(self.request.namespace)
+        found = [index for index, there in enumerate(present) if there]
+        per_run = max(1, min(RUN_BYTES // self._slot_bytes, -(-len(found) // RUNS_IN_FLIGHT)))
+        runs = iter([found[at : at + per_run] for at in range(0, len(found), per_run)])
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(BLOCKS_IN_FLIGHT, sum(present))):
-                group.create_task(self._blocks(indices))
+            for _ in range(min(RUNS_IN_FLIGHT, len(found))):
+                group.create_task(self._runs(runs))
         self.disk.touch(self.request.namespace, self.keys)
         await answer(
             self.endpoint,
@@ -64,31 +71,32 @@ class ReadCall:
     def _over(self) -> bool:
         return self._stopped or asyncio.get_running_loop().time() >= self._ends
 
-    async def _blocks(self, indices: Iterator[int]) -> None:
-        for index in indices:
+    async def _runs(self, runs: Iterator[list[int]]) -> None:
+        for run in runs:
             async with self.turn:
                 if self._over():
                     return
-                nbytes = self.disk.read_bytes(self.request.namespace)
-                async with self.staging.hold(nbytes) as buffer:
+                async with self.staging.hold(self._slot_bytes * len(run)) as room:
                     if self._over():
                         return
-                    await self._block(index, buffer)
+                    await self._run(run, room)
 
-    async def _block(self, index: int, buffer: memoryview) -> None:
-        request = self.request
-        status, checksum = await self.disk.read(request.namespace, self.keys[index], buffer)
-        block = buffer[: request.namespace.block_bytes]
-        if status is ReadStatus.FOUND and not await self._sent(index, block):
-            return
-        self._statuses[index] = status
-        at = index * CHECKSUM_BYTES
-        self._checksums[at : at + CHECKSUM_BYTES] = checksum
+    async def _run(self, run: Sequence[int], room: memoryview) -> None:
+        size, block_bytes = self._slot_bytes, self.request.namespace.block_bytes
+        into = [room[at * size : (at + 1) * size] for at in range(len(run))]
+        keys = [self.keys[index] for index in run]
+        outcomes = await self.disk.read_many(self.request.namespace, keys, into)
+        async with asyncio.TaskGroup() as group:
+            for index, buffer, (status, checksum) in zip(run, into, outcomes, strict=True):
+                if status is ReadStatus.FOUND:
+                    group.create_task(self._send(index, buffer[:block_bytes], checksum))
+                else:
+                    self._statuses[index] = status
 
-    async def _sent(self, index: int, block: memoryview) -> bool:
-        """Whether the block has landed at the client; where not, the call is over."""
+    async def _send(self, index: int, block: memoryview, checksum: bytes) -> None:
+        """Send a block; found is what has landed at the client. Where that is gone, the call is over."""
         if self._stopped:
-            return False
+            return
         request = self.request
         try:
             await self.endpoint.write(
@@ -96,10 +104,10 @@ class ReadCall:
             )
         except Revoked:
             self._stopped = True
-            return False
         except TransportError as error:
             if not self._stopped:
                 log.info("a read lost its client", peer=self.peer.endpoint_id, error=str(error))
             self._stopped = True
-            return False
-        return True
+        else:
+            self._statuses[index] = ReadStatus.FOUND
+            self._checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES] = checksum

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from dualpath.storage.calls import (
     check_offsets,
 )
 from dualpath.storage.leases import LeaseTable
-from dualpath.storage.reads import BLOCKS_IN_FLIGHT, ReadCall
+from dualpath.storage.reads import RUNS_IN_FLIGHT, ReadCall
 from dualpath.storage.staging import Staging
 from dualpath.storage.writes import WriteCall
 from dualpath.telemetry.logs import get_logger
@@ -46,7 +47,7 @@ class _Peer:
     """One life of one client, while it has calls open."""
 
     calls: dict[int, Call] = field(default_factory=dict)
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2 * BLOCKS_IN_FLIGHT))
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2 * RUNS_IN_FLIGHT))
 
 
 class StorageShard:
@@ -194,19 +195,20 @@ class StorageShard:
         self._disk.touch(message.namespace, keys)
         lease = 0
         if message.lease_s > 0 and any(present):
-            lease, space = secrets.randbits(62) + 1, namespace_dir(message.namespace)
+            lease = secrets.randbits(62) + 1
             now = asyncio.get_running_loop().time()
             self._leases.expire(now)
             self._leases.grant(
                 lease,
-                (BlockName(space, key) for key, there in zip(keys, present, strict=True) if there),
+                namespace_dir(message.namespace),
+                compress(keys, present),
                 now + min(message.lease_s, MAX_DEADLINE_S),
             )
         return wire.MatchDone(message.op, present, lease)
 
     def _is_leased(self, block: BlockName) -> bool:
         self._leases.expire(asyncio.get_running_loop().time())
-        return self._leases.holds(block)
+        return self._leases.holds(*block)
 
     def _stat(self, message: wire.StatRequest) -> wire.StatDone:
         stat = self._disk.stat(message.namespace)

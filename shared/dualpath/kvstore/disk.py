@@ -209,31 +209,49 @@ class DiskStore:
     async def read(
         self, namespace: Namespace, key: bytes, into: memoryview
     ) -> tuple[ReadStatus, bytes]:
-        """Read a block into `into` (of `read_bytes`); the second value is the checksum that it was stored with,
-        for the reader to compare.
+        """Read one block, see `read_many`."""
+        return (await self.read_many(namespace, [key], [into]))[0]
+
+    async def read_many(
+        self, namespace: Namespace, keys: Sequence[bytes], into: Sequence[memoryview]
+    ) -> list[tuple[ReadStatus, bytes]]:
+        """Read blocks, each into memory of `read_bytes`; the second value of each is the checksum that it was
+        stored with, for the reader to compare.
 
         FAILED where the disk could not be read, CORRUPT where the file ends before the block does. What `into`
         holds after any status but FOUND is undefined. When this ends, also by cancellation, `into` is left alone.
         """
-        name = BlockName(namespace_dir(namespace), key)
-        slot = self._index.find(name)
-        if slot is None:
-            return self._counted(ReadStatus.ABSENT), _NO_CHECKSUM
-        checksum, extent = self._index.checksum(name.space, slot), self._extent(name, slot)
-        self._index.pin(name.space, slot)
+        space = namespace_dir(namespace)
+        found: list[tuple[int, int, Extent]] = []
+        results = [(ReadStatus.ABSENT, _NO_CHECKSUM)] * len(keys)
+        for at, key in enumerate(keys):
+            if (slot := self._index.find(BlockName(space, key))) is not None:
+                found.append((at, slot, self._volume.extent(space, slot)))
+                results[at] = (ReadStatus.FOUND, self._index.checksum(space, slot))
+                self._index.pin(space, slot)
+
+        def read() -> list[bool | OSError]:
+            return [
+                _read(extent, slot, into[at], self.options.direct) for at, slot, extent in found
+            ]
+
         try:
-            read = partial(extent.read, slot, into, direct=self.options.direct)
-            whole = await self._threads.run(read)
-        except OSError as error:
-            self._health.failed("read", error)
-            return self._counted(ReadStatus.FAILED), _NO_CHECKSUM
+            outcomes = await self._threads.run(read) if found else []
         finally:
-            self._index.unpin(name.space, slot)
-        self._health.worked("read")
-        if not whole:
-            self.suspect(namespace, [key])
-            return self._counted(ReadStatus.CORRUPT), _NO_CHECKSUM
-        return self._counted(ReadStatus.FOUND), checksum
+            for _, slot, _ in found:
+                self._index.unpin(space, slot)
+        for (at, _, _), outcome in zip(found, outcomes, strict=True):
+            if isinstance(outcome, OSError):
+                self._health.failed("read", outcome)
+                results[at] = (ReadStatus.FAILED, _NO_CHECKSUM)
+                continue
+            self._health.worked("read")
+            if not outcome:
+                self.suspect(namespace, [keys[at]])
+                results[at] = (ReadStatus.CORRUPT, _NO_CHECKSUM)
+        for status, _ in results:
+            self._counted(status)
+        return results
 
     async def write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
         """Store blocks, except those that are there. NOT_STORED where the disk refuses, all that it may hold is
@@ -344,11 +362,15 @@ class DiskStore:
         finally:
             self._busy.pop(found.name).set_result(None)
 
-    def _extent(self, name: BlockName, slot: int) -> Extent:
-        return self._volume.extent(name.space, slot)
-
     # ── counting ───────────────────────────────────────────────────────────────────────────────────
     def _counted(self, status: Status) -> Status:
         what = "read" if isinstance(status, ReadStatus) else "write"
         self.counters[f"{what}_{status.name.lower()}"] += 1
         return status
+
+
+def _read(extent: Extent, slot: int, into: memoryview, direct: bool) -> bool | OSError:
+    try:
+        return extent.read(slot, into, direct=direct)
+    except OSError as error:
+        return error

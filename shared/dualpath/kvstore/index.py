@@ -11,6 +11,7 @@ from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from dualpath.kvstore.entry import ENTRY_BYTES
@@ -30,6 +31,7 @@ class BlockName(NamedTuple):
 
 
 Held = Callable[[BlockName], bool]
+_DEPTH = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -184,17 +186,17 @@ class BlockIndex:
         home = self._spaces.get(space)
         if home is None:
             return
+        blocks, extents, mask = home.blocks, home.extents, MAX_SLOTS - 1
         found: list[tuple[int, bytes]] = []
         for key in keys:
-            if (slot := home.blocks.get(key)) is not None:
-                extent, at = home.place(slot)
+            if (slot := blocks.get(key)) is not None:
+                extent, at = extents[slot >> SLOT_BITS], slot & mask
                 extent.touched[at] = now
                 found.append((extent.depths[at], key))
-        # Stable: of equal depths (unknown ones are 0) the first of the chain stay longest.
-        found.reverse()
-        found.sort(key=lambda item: -item[0])
-        for _, key in found:
-            home.blocks.move_to_end(key)
+        # Stable: of equal depths the first of the chain stay longest.
+        found.sort(key=_DEPTH)
+        for _, key in reversed(found):
+            blocks.move_to_end(key)
 
     # ── slots ──────────────────────────────────────────────────────────────────────────────────────
     def take(self, space: str, count: int) -> list[int]:

@@ -1,0 +1,234 @@
+"""How fast a shard serves blocks from its disk, against the disk's and the socket's own limits in the same run.
+
+    python -m benchmarks.storage [--total 768MiB] [--sizes 1.4MiB,256KiB] [--clients 1,4,16] [--rounds 3] [--direct]
+
+A shard in a process of its own, clients in another (each a store of its own, with connections of its own), over
+loopback. Blocks are stored, then read in random order, in calls of 16 MiB, several clients sharing the whole:
+
+    cold   after POSIX_FADV_DONTNEED, checked with fincore; against fio's randread of the same files with four
+           threads of preads of a block's size (a shard's own), buffered, caches invalidated
+    warm   from the page cache; against sendfile of the same files to a process that receives into memory
+
+All of it verified by the clients' checksums. Rounds of all kinds take turns; ratio is that of the medians. Then
+`match` of 2,048 keys, and the memory of the shard's process before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import mmap
+import multiprocessing
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import uvloop
+from benchmarks.local import machine
+from benchmarks.shards import Running, client, drop_from_cache, shard, slot_files
+
+from dualpath.kvstore.api import ReadStatus, WriteStatus
+from dualpath.kvstore.disk import DiskOptions
+from dualpath.kvstore.extent import slot_bytes_of
+from dualpath.kvstore.shards import ShardStore
+from dualpath.settings.units import parse_bytes
+from dualpath.telemetry.logs import configure_logging
+
+CALL_BYTES = 16 << 20
+MATCH_KEYS = 2048
+WANTED = {"cold": 0.8, "warm": 0.7}
+FIO_THREADS = 4
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+class Reader:
+    """One client's share of the blocks, and memory to read them into."""
+
+    def __init__(self, store: ShardStore, numbers: list[int]) -> None:
+        self._store = store
+        self._keys = [key(number) for number in numbers]
+        size = store.namespace.block_bytes
+        self._per_call = max(1, CALL_BYTES // size)
+        memory = memoryview(mmap.mmap(-1, self._per_call * size))
+        self._into = [memory[i * size : (i + 1) * size] for i in range(self._per_call)]
+
+    async def read(self) -> None:
+        for first in range(0, len(self._keys), self._per_call):
+            keys = self._keys[first : first + self._per_call]
+            statuses = await self._store.read(keys, self._into[: len(keys)], deadline_s=120)
+            if statuses != [ReadStatus.FOUND] * len(keys):
+                raise RuntimeError(f"blocks were not read: {statuses}")
+
+
+async def read_all(stores: list[ShardStore], count: int, source: random.Random) -> float:
+    """Seconds in which the clients have read all blocks, each its share."""
+    numbers = source.sample(range(count), count)
+    readers = [Reader(store, numbers[i :: len(stores)]) for i, store in enumerate(stores)]
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for reader in readers:
+            group.create_task(reader.read())
+    return time.perf_counter() - begin
+
+
+async def fill(store: ShardStore, count: int) -> None:
+    size = store.namespace.block_bytes
+    per_call = max(1, CALL_BYTES // size)
+    for first in range(0, count, per_call):
+        numbers = range(first, min(count, first + per_call))
+        blocks = [memoryview(random.Random(number).randbytes(size)) for number in numbers]
+        statuses = await store.write([key(n) for n in numbers], blocks, deadline_s=120)
+        if statuses != [WriteStatus.STORED] * len(blocks):
+            raise RuntimeError(f"blocks were not stored: {statuses}")
+
+
+def resident(files: list[Path]) -> float:
+    """How much of the files is in the page cache, 0 to 1."""
+    command = ["fincore", "--bytes", "--noheadings", "--raw", "--output", "RES", *map(str, files)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return sum(map(int, lines)) / sum(path.stat().st_size for path in files)
+
+
+def fio_s(files: list[Path], slot_bytes: int, nbytes: int) -> float:
+    """Seconds that fio takes for as many bytes of the same files."""
+    command = [
+        "fio", "--name=read", "--rw=randread", f"--bs={slot_bytes}", "--ioengine=psync",
+        f"--numjobs={FIO_THREADS}", "--thread", "--group_reporting", "--invalidate=1",
+        f"--io_size={nbytes // FIO_THREADS}", "--norandommap=0", "--output-format=json", "--readonly",
+        f"--filename={':'.join(map(str, files))}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    read = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
+    return nbytes / float(read["bw_bytes"])
+
+
+def receive(pipe: Connection) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    pipe.send(listener.getsockname()[1])
+    memory = memoryview(bytearray(1 << 20))
+    connection, _ = listener.accept()
+    while connection.recv_into(memory):
+        pass
+    pipe.send(None)
+
+
+def sendfile_s(files: list[Path]) -> float:
+    """Seconds in which sendfile moves the files into another process's memory."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
+    process.start()
+    port = ours.recv()
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        begin = time.perf_counter()
+        for path in files:
+            fd, size, offset = os.open(path, os.O_RDONLY), path.stat().st_size, 0
+            while offset < size:
+                offset += os.sendfile(sock.fileno(), fd, offset, size - offset)
+            os.close(fd)
+    ours.recv()
+    seconds = time.perf_counter() - begin
+    process.join()
+    return seconds
+
+
+async def match_s(store: ShardStore, count: int, calls: int) -> list[float]:
+    keys = [key(number % count) for number in range(MATCH_KEYS)]
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter()
+        found = await store.match(keys, lease_s=10.0)
+        times.append(time.perf_counter() - begin)
+        if found.blocks != MATCH_KEYS:
+            raise RuntimeError(f"{found.blocks} blocks matched")
+        await store.release(found)
+    return sorted(times)
+
+
+async def measure(running: Running, root: Path, block_bytes: int, args: argparse.Namespace) -> None:
+    count = args.total // block_bytes
+    nbytes, slot_bytes, source = count * block_bytes, slot_bytes_of(block_bytes), random.Random(1)
+    async with AsyncExitStack() as stack:
+        stores = [
+            await stack.enter_async_context(client([running], block_bytes, f"client-{number}"))
+            for number in range(max(args.clients))
+        ]
+        await fill(stores[0], count)
+        files = slot_files(root)
+        times: dict[str, list[float]] = {}
+
+        def took(kind: str, seconds: float) -> None:
+            times.setdefault(kind, []).append(nbytes / seconds / 1e9)
+
+        before, left = running.memory_bytes(), 0.0
+        for _ in range(args.rounds):
+            for clients in args.clients:
+                drop_from_cache(files)
+                left = max(left, resident(files))
+                took(f"cold {clients}", await read_all(stores[:clients], count, source))
+            drop_from_cache(files)
+            took("cold reference", fio_s(files, slot_bytes, nbytes))
+            await read_all(stores[:1], count, source)
+            for clients in args.clients:
+                took(f"warm {clients}", await read_all(stores[:clients], count, source))
+            sizes = sum(path.stat().st_size for path in files)
+            took("warm reference", sendfile_s(files) * nbytes / sizes)
+        print(
+            f"\n{nbytes / 1e6:,.0f} MB in blocks of {block_bytes:,} bytes; left in the cache: {left:.1%}"
+        )
+        for kind, reference in (("cold", "fio"), ("warm", "sendfile")):
+            limit = statistics.median(times[f"{kind} reference"])
+            print(f"  {kind}  {reference} {limit:.2f} GB/s")
+            for clients in args.clients:
+                rate = statistics.median(times[f"{kind} {clients}"])
+                print(
+                    f"    {clients:2} clients {rate:6.2f} GB/s  ratio {rate / limit:.2f}"
+                    f"  (wanted {WANTED[kind]})"
+                )
+        matches = await match_s(stores[0], count, 200)
+        print(
+            f"  match of {MATCH_KEYS:,} keys: p50 {matches[100] * 1e3:.2f} ms, p99 {matches[197] * 1e3:.2f} ms"
+        )
+        print(
+            f"  memory of the shard: {before / 1e6:.0f} MB before, {running.memory_bytes() / 1e6:.0f} MB after,"
+            f" {running.memory_bytes('VmHWM') / 1e6:.0f} MB at most"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--total", type=parse_bytes, default=768 << 20)
+    parser.add_argument("--sizes", default="1.4MiB,256KiB")
+    parser.add_argument("--clients", default="1,4,16")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--direct", action="store_true", help="the shard reads with O_DIRECT")
+    parser.add_argument(
+        "--dir", type=Path, help="where to put the blocks; default: a temporary one"
+    )
+    args = parser.parse_args()
+    args.clients = [int(text) for text in args.clients.split(",")]
+    for tool in ("fio", "fincore"):
+        if shutil.which(tool) is None:
+            raise SystemExit(f"{tool} is needed: install fio and util-linux")
+    configure_logging("benchmark", fmt="console", level="error")
+    print(machine())
+    for text in args.sizes.split(","):
+        with tempfile.TemporaryDirectory(dir=args.dir, prefix="dualpath-storage-") as directory:
+            root = Path(directory)
+            with shard("storage-0", root, DiskOptions(direct=args.direct)) as running:
+                uvloop.run(measure(running, root, parse_bytes(text), args))
+
+
+if __name__ == "__main__":
+    main()
