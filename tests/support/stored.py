@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dualpath.kvstore.entry import State, decode_table
+from dualpath.kvstore.entry import State, Table
 from dualpath.kvstore.extent import slot_bytes_of
 from dualpath.kvstore.index import MAX_SLOTS, SLOT_BITS
 
@@ -15,7 +15,7 @@ def stored(root: Path, state: State = State.STORED) -> dict[tuple[str, bytes], t
     for table in root.rglob("*.table"):
         first = int(table.stem) << SLOT_BITS
         slot_bytes = slot_bytes_of(int(table.parent.name.rpartition("-")[2]))
-        for slot, entry in decode_table(first, table.read_bytes()):
+        for slot, entry in Table(first, table.read_bytes()):
             if entry.state is state:
                 place = (table.with_suffix(".slots"), (slot & (MAX_SLOTS - 1)) * slot_bytes)
                 found[table.parent.name, entry.key] = place

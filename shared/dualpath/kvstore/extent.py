@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Entry, decode_table
+from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Table
 from dualpath.kvstore.files import DiskFile, DiskFiles
 from dualpath.kvstore.index import MAX_SLOTS, SLOT_BITS
 
@@ -83,12 +83,11 @@ class Extent:
         self._slots.write([block], _place(slot) * self.slot_bytes)
 
     # ── entries ────────────────────────────────────────────────────────────────────────────────────
-    def entries(self) -> list[tuple[int, Entry]]:
+    def table(self) -> Table:
         """All slots that have an entry, from the disk."""
-        table = bytearray(self.slots * ENTRY_BYTES)
-        if not self._table.read([memoryview(table)], 0):
-            return []
-        return list(decode_table(self.number << SLOT_BITS, bytes(table)))
+        raw = bytearray(self.slots * ENTRY_BYTES)
+        whole = self._table.read([memoryview(raw)], 0)
+        return Table(self.number << SLOT_BITS, bytes(raw) if whole else b"")
 
     def record(self, entries: Sequence[tuple[int, bytes]]) -> None:
         """Write entries (`encode_entry`), those of neighbouring slots in one go."""

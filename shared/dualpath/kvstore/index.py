@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dualpath.kvstore.entry import ENTRY_BYTES
 
 SLOT_BITS = 20
@@ -175,6 +178,23 @@ class BlockIndex:
         extent.depths[at] = depth
         extent.touched[at] = touched
         home.blocks[name.key] = slot
+
+    def load(
+        self, space: str, keys: Sequence[bytes], slots: Sequence[int], rows: NDArray[np.void]
+    ) -> None:
+        """Many blocks at once, of a namespace that holds none, in the order in which they give way; `rows` are
+        their entries (see `entry`)."""
+        home = self._spaces[space]
+        home.blocks.update(zip(keys, slots, strict=True))
+        numbers = np.asarray(slots, np.int64)
+        for number, extent in home.extents.items():
+            here = np.flatnonzero(numbers >> SLOT_BITS == number)
+            places, own = numbers[here] & (MAX_SLOTS - 1), rows[here]
+            np.frombuffer(extent.touched, np.float64)[places] = own["touched"]
+            np.frombuffer(extent.depths, np.uint32)[places] = own["depth"]
+            np.frombuffer(extent.checksums, "V16")[places] = own["checksum"]
+            for index, at in zip(here.tolist(), places.tolist(), strict=True):
+                extent.keys[at] = keys[index]
 
     def remove(self, name: BlockName) -> int | None:
         """Forget a block; its slot is the caller's now. None where it is not there."""

@@ -8,20 +8,58 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dualpath.kvstore.checksum import block_checksum
-from dualpath.kvstore.entry import Entry, State
+from dualpath.kvstore.entry import Entry, State, Table
 from dualpath.kvstore.extent import Extent, numbers_in, remove_files, slot_bytes_of
 from dualpath.kvstore.files import DiskFiles
-from dualpath.kvstore.index import SLOT_BITS
 from dualpath.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
 _SPACE = re.compile(r"[0-9a-f]{16}-([0-9]+)\Z")
+
+
+@dataclass
+class Stored:
+    """Blocks in the order in which they give way, in columns."""
+
+    keys: list[bytes]
+    slots: list[int]
+    rows: NDArray[np.void]
+
+    @classmethod
+    def of(cls, tables: Sequence[tuple[Table, NDArray[np.intp]]]) -> Stored:
+        """Those rows of some tables."""
+        if not tables:
+            return cls([], [], np.zeros(0, Table(0, b"").rows.dtype))
+        rows = np.concatenate([table.rows[good] for table, good in tables])
+        keys = [table.keys[index] for table, good in tables for index in good.tolist()]
+        slots = [table.slots[index] for table, good in tables for index in good.tolist()]
+        order = np.lexsort((-rows["depth"].astype(np.int64), rows["touched"]))
+        places = order.tolist()
+        return cls([keys[at] for at in places], [slots[at] for at in places], rows[order])
+
+    def drop_older(self) -> list[int]:
+        """Of a block that is there twice, keep the one written last: the other's slot was given up, and the clearing
+        of its entry did not get to the disk. Returns the slots of those dropped."""
+        latest: dict[bytes, int] = {}
+        for index, seq in enumerate(self.rows["seq"].tolist()):
+            before = latest.get(self.keys[index])
+            if before is None or self.rows["seq"][before] < seq:
+                latest[self.keys[index]] = index
+        kept = sorted(latest.values())
+        dropped = sorted(set(range(len(self.keys))) - set(kept))
+        slots = [self.slots[index] for index in dropped]
+        self.keys, self.slots = [self.keys[i] for i in kept], [self.slots[i] for i in kept]
+        self.rows = self.rows[kept]
+        return slots
 
 
 @dataclass
@@ -31,8 +69,7 @@ class RecoveredSpace:
     name: str
     block_bytes: int
     extents: dict[int, Extent] = field(default_factory=dict)
-    stored: list[tuple[int, Entry]] = field(default_factory=list)
-    """In the order in which they give way."""
+    stored: Stored = field(default_factory=lambda: Stored.of([]))
     aside: list[int] = field(default_factory=list)
     void: list[int] = field(default_factory=list)
     """Slots whose entry is not true (any more): to be cleared."""
@@ -102,36 +139,27 @@ def _open(
 
 def _learn(space: RecoveredSpace, synced: int, found: Recovered) -> None:
     """Read the tables, and check what is not known to be whole."""
-    latest: dict[bytes, tuple[int, Entry]] = {}
+    tables = []
     for extent in space.extents.values():
-        recent = False
-        for slot, entry in extent.entries():
-            found.last_seq = max(found.last_seq, entry.seq)
-            if entry.state is State.ASIDE:
-                space.aside.append(slot)
-                continue
-            if entry.seq > synced:
-                recent = True
-                if not _is_whole(extent, slot, entry, space.block_bytes):
-                    found.counters["torn_at_open"] += 1
-                    space.void.append(slot)
-                    continue
+        table = extent.table()
+        seqs, good = table.rows["seq"], table.rows["state"] == State.STORED
+        found.last_seq = max(found.last_seq, int(seqs.max(initial=0)))
+        space.aside += [table.slots[index] for index in np.flatnonzero(~good).tolist()]
+        recent = np.flatnonzero(good & (seqs > synced)).tolist()
+        for index in recent:
+            slot, entry = table[index]
+            if _is_whole(extent, slot, entry, space.block_bytes):
                 found.counters["checked_at_open"] += 1
-            before = latest.get(entry.key)
-            if before is not None:
-                # Its slot was given up, and the entry's clearing did not get to the disk.
-                older = min(before, (slot, entry), key=lambda item: item[1].seq)
-                space.void.append(older[0])
-                if older[0] == slot:
-                    continue
-            latest[entry.key] = (slot, entry)
+            else:
+                found.counters["torn_at_open"] += 1
+                space.void.append(slot)
+                good[index] = False
         if recent:
             found.unsynced.append(extent)
-    space.stored = sorted(latest.values(), key=_gives_way)
-
-
-def _gives_way(item: tuple[int, Entry]) -> tuple[float, int]:
-    return item[1].touched, -item[1].depth
+        tables.append((table, np.flatnonzero(good)))
+    space.stored = Stored.of(tables)
+    if len(set(space.stored.keys)) < len(space.stored.keys):
+        space.void += space.stored.drop_older()
 
 
 def _is_whole(extent: Extent, slot: int, entry: Entry, block_bytes: int) -> bool:
@@ -140,7 +168,3 @@ def _is_whole(extent: Extent, slot: int, entry: Entry, block_bytes: int) -> bool
         return extent.read(slot, block) and block_checksum(entry.key, block) == entry.checksum
     except OSError:
         return False
-
-
-def extent_number(slot: int) -> int:
-    return slot >> SLOT_BITS

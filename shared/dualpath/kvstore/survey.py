@@ -11,7 +11,6 @@ from typing import Self
 import msgspec
 
 from dualpath.kvstore.checksum import block_checksum
-from dualpath.kvstore.entry import Entry
 from dualpath.kvstore.extent import Extent
 from dualpath.kvstore.files import DiskFiles
 from dualpath.kvstore.index import SLOT_BITS
@@ -60,13 +59,13 @@ class Survey:
     def keys(self) -> list[tuple[Namespace, bytes]]:
         """Every block that is there."""
         return [
-            (Namespace(_fingerprint(self.root / space.name), space.block_bytes), entry.key)
+            (Namespace(_fingerprint(self.root / space.name), space.block_bytes), key)
             for space in self._spaces
-            for _, entry in space.stored
+            for key in space.stored.keys
         ]
 
     def __len__(self) -> int:
-        return sum(len(space.stored) for space in self._spaces)
+        return sum(len(space.stored.keys) for space in self._spaces)
 
     def verify(self) -> Iterator[Checked]:
         """Read every block and compare it with its checksum, in the order in which they lie on the disk.
@@ -76,13 +75,15 @@ class Survey:
         """
         for space in self._spaces:
             block = memoryview(bytearray(space.block_bytes))
-            for slot, entry in sorted(space.stored):
-                extent = space.extents[slot >> SLOT_BITS]
+            stored = space.stored
+            for index in sorted(range(len(stored.keys)), key=stored.slots.__getitem__):
+                slot, key = stored.slots[index], stored.keys[index]
+                extent, checksum = space.extents[slot >> SLOT_BITS], stored.rows["checksum"][index]
                 right = extent.read(slot, block) and (
-                    block_checksum(entry.key, block) == entry.checksum
+                    block_checksum(key, block) == checksum.tobytes()
                 )
-                if right or _still_there(extent, slot, entry):
-                    yield Checked(space.name, entry.key, space.block_bytes, right)
+                if right or _still_there(extent, slot, int(stored.rows["seq"][index])):
+                    yield Checked(space.name, key, space.block_bytes, right)
 
     def close(self) -> None:
         for space in self._spaces:
@@ -101,21 +102,22 @@ class Survey:
         self.close()
 
     def _stat(self, space: RecoveredSpace) -> SpaceStat:
-        times = [entry.touched for _, entry in space.stored]
+        times = space.stored.rows["touched"]
         slots = sum(extent.slots for extent in space.extents.values())
         return SpaceStat(
             space.name,
             _fingerprint(self.root / space.name),
             space.block_bytes,
-            len(space.stored),
+            len(space.stored.keys),
             len(space.aside),
             allocated_bytes(slots, space.block_bytes),
-            (min(times), max(times)) if times else None,
+            (float(times.min()), float(times.max())) if len(times) else None,
         )
 
 
-def _still_there(extent: Extent, slot: int, entry: Entry) -> bool:
-    return (slot, entry) in extent.entries()
+def _still_there(extent: Extent, slot: int, seq: int) -> bool:
+    table = extent.table()
+    return slot in table.slots and table[table.slots.index(slot)][1].seq == seq
 
 
 def _fingerprint(directory: Path) -> str:

@@ -15,7 +15,6 @@ from dualpath.kvstore.health import DiskHealth
 from dualpath.kvstore.index import (
     SLOT_BITS,
     BlockIndex,
-    BlockName,
     Evict,
     Grow,
     Held,
@@ -66,15 +65,13 @@ class Volume:
         index = self._index
         for space in recovered.spaces:
             index.open_space(space.name, space.slot_bytes)
-            taken = frozenset([slot for slot, _ in space.stored] + space.aside + space.void)
+            taken = frozenset(space.stored.slots + space.aside + space.void)
             for number, extent in space.extents.items():
                 self._add(space.name, extent)
                 index.add_extent(space.name, number, extent.slots, taken)
             for slot in space.aside:
                 index.set_aside(space.name, slot, len(space.aside))
-            for slot, entry in space.stored:
-                name = BlockName(space.name, entry.key)
-                index.insert(name, slot, entry.checksum, entry.depth, entry.touched)
+            index.load(space.name, space.stored.keys, space.stored.slots, space.stored.rows)
         for space in recovered.spaces:
             await self.retire(space.name, space.void)
         while step := index.excess():

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Entry, State, decode_table, encode_entry
+from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Entry, State, Table, encode_entry
 from dualpath.kvstore.index import MAX_SLOTS
 
 ENTRIES = st.builds(
@@ -28,24 +28,24 @@ def test_a_table_gives_back_what_was_written_into_it(
     )
     assert len(table) == ENTRY_BYTES * len(entries)
     expected = [(first + at, entry) for at, entry in enumerate(entries) if entry is not None]
-    assert list(decode_table(first, table)) == expected
+    assert list(Table(first, table)) == expected
 
 
 @given(ENTRIES, st.integers(0, ENTRY_BYTES - 1), st.integers(1, 255))
 def test_a_damaged_entry_is_none(entry: Entry, at: int, flip: int) -> None:
     raw = bytearray(encode_entry(7, entry))
     raw[at] ^= flip
-    assert list(decode_table(7, bytes(raw))) == []
+    assert list(Table(7, bytes(raw))) == []
 
 
 @given(ENTRIES, ENTRIES, st.integers(1, ENTRY_BYTES - 1))
 def test_a_torn_entry_is_none_or_one_of_both(before: Entry, after: Entry, cut: int) -> None:
     old, new = encode_entry(7, before), encode_entry(7, after)
     torn = new[:cut] + old[cut:]
-    found = list(decode_table(7, torn))
+    found = list(Table(7, torn))
     assert found in ([], [(7, before)], [(7, after)])
 
 
 @given(ENTRIES)
 def test_an_entry_in_another_slots_place_is_none(entry: Entry) -> None:
-    assert list(decode_table(8, encode_entry(7, entry))) == []
+    assert list(Table(8, encode_entry(7, entry))) == []
