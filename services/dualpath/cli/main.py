@@ -22,6 +22,9 @@ bench = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
+store = typer.Typer(no_args_is_help=True, help="Look at the blocks that shards keep, and tidy up.")
+app.add_typer(store, name="store")
+
 Home = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the cluster keeps everything.", show_default=False),
@@ -54,6 +57,7 @@ def root() -> None:
     dualpath chat                                  talk to it
     dualpath demo                                  an agent whose KV-Cache is read on both sides
     dualpath bench isolation                       what virtual lanes do for model execution
+    dualpath store stat                            what KV-Cache the shards keep on disk
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from
     DUALPATH_<SETTING> in the environment, or from a file (--config), in this order.
@@ -302,6 +306,71 @@ def demo(
     from dualpath.cli.demo import demo as show
 
     raise typer.Exit(show(model, url, api_key=api_key))
+
+
+Shard = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this shard, storage-0 for example.")
+]
+
+
+@store.command("stat")
+def store_stat(
+    home: Home = None,
+    shard: Shard = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    config: Config = None,
+) -> None:
+    """Blocks and bytes on disk, by shard and model. Also while the cluster runs."""
+    from dualpath.cli.store import stat
+
+    raise SystemExit(stat(config, home, shard, as_json=as_json))
+
+
+@store.command("verify")
+def store_verify(home: Home = None, shard: Shard = None, config: Config = None) -> None:
+    """Read every block and compare it with its checksum. Also while the cluster runs.
+
+    Exits with 1 where a block is damaged. Such a block is never served: whoever reads it next computes it anew.
+    """
+    from dualpath.cli.store import verify
+
+    raise SystemExit(verify(config, home, shard))
+
+
+@store.command("gc")
+def store_gc(
+    home: Home = None,
+    shard: Shard = None,
+    unused_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Also blocks that were stored longer ago than this."),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Give room back to the disk: damaged blocks, empty extents, what is above store_capacity, or old.
+
+    The cluster must be down.
+    """
+    from dualpath.cli.store import collect
+
+    raise SystemExit(collect(config, home, shard, unused_s))
+
+
+@store.command("drop")
+def store_drop(
+    fingerprint: Annotated[
+        str | None,
+        typer.Argument(help="Whose blocks: the model's fingerprint as `store stat` shows it."),
+    ] = None,
+    home: Home = None,
+    shard: Shard = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of every model.")] = False,
+    config: Config = None,
+) -> None:
+    """Remove a model's blocks from disk, or with --all everything. The cluster must be down."""
+    from dualpath.cli.store import drop
+
+    raise SystemExit(drop(config, home, shard, None if everything else fingerprint, everything))
 
 
 @bench.command("isolation")

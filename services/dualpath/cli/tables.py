@@ -42,7 +42,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     )
 
 
-def _table(title: str, *columns: str, numbers: int = 0) -> Table:
+def new_table(title: str, *columns: str, numbers: int = 0) -> Table:
     """The last `numbers` columns are flush right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for position, column in enumerate(columns):
@@ -51,7 +51,7 @@ def _table(title: str, *columns: str, numbers: int = 0) -> Table:
 
 
 def _processes(status: Status) -> Table:
-    table = _table("Processes", "name", "role", "state", "pid", "/metrics port", numbers=2)
+    table = new_table("Processes", "name", "role", "state", "pid", "/metrics port", numbers=2)
     for service in status.record.services:
         port = service.ready.http_port if service.ready else 0
         state = _state(service, answers=service.name in status.processes)
@@ -70,7 +70,7 @@ def _state(service: ServiceRecord, *, answers: bool) -> str:
 
 
 def _nodes(cluster: ClusterStatus) -> Table:
-    table = _table(
+    table = new_table(
         "Engines", "node", "role", "engine", "seen", "seq", "tok", "HBM free", "read_q", numbers=5
     )
     for node in cluster.nodes:
@@ -89,7 +89,7 @@ def _nodes(cluster: ClusterStatus) -> Table:
 
 
 def _pools(processes: Mapping[str, NodeStatus]) -> Table:
-    table = _table("Pools", "process", "pool", "used", "of", "waiting", numbers=3)
+    table = new_table("Pools", "process", "pool", "used", "of", "waiting", numbers=3)
     for name, process in processes.items():
         for pool in process.pools:
             shown = readable_size if "_bytes" in pool.name else str
@@ -99,7 +99,7 @@ def _pools(processes: Mapping[str, NodeStatus]) -> Table:
 
 
 def _nics(processes: Mapping[str, NodeStatus]) -> Table:
-    table = _table("NICs, bytes since start", "NIC", "lane", "sent", "received", numbers=2)
+    table = new_table("NICs, bytes since start", "NIC", "lane", "sent", "received", numbers=2)
     for process in processes.values():
         moved: dict[tuple[str, str], dict[str, int]] = {}
         for nic in process.nics:

@@ -178,6 +178,14 @@ class DiskStore:
             await self._volume.retire(space, step.slots)
         return count
 
+    async def collect(self) -> None:
+        """Give up damaged blocks that were kept, and give extents without a block back to the disk."""
+        await finish(self._volume.collect())
+
+    async def drop(self, namespace_directory: str) -> None:
+        """Give up all blocks of a namespace that nobody uses. Raises OSError, KeyError where it is not there."""
+        await finish(self._volume.drop(namespace_directory))
+
     # ── what is there ──────────────────────────────────────────────────────────────────────────────
     def present(self, namespace: Namespace, keys: Sequence[bytes]) -> bytes:
         """One byte per key: 1 where it is stored, else 0."""

@@ -310,6 +310,19 @@ class BlockIndex:
                     steps.append(self._cut(name, number, 0))
         return steps
 
+    def reclaim(self, space: str) -> Evict:
+        """The slots of all damaged blocks that nobody reads."""
+        home = self._spaces[space]
+        slots = [slot for slot in home.aside if slot not in home.pins]
+        home.aside = deque(slot for slot in home.aside if slot in home.pins)
+        return Evict(slots, 0)
+
+    def drop(self, space: str) -> list[Shrink]:
+        """Forget a namespace that nobody uses."""
+        steps = [self._cut(space, number, 0) for number in list(self._spaces[space].extents)]
+        del self._spaces[space]
+        return steps
+
     def _growth(self, home: _Space) -> int:
         """Slots of the next extent, as many as there is room for."""
         wanted = max(self._extent_bytes, home.slots * home.slot_bytes // GROWTH) // home.slot_bytes

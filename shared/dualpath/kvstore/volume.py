@@ -125,6 +125,17 @@ class Volume:
         for step in steps:
             await self._make(step.space, step)
 
+    async def collect(self) -> None:
+        """Give up damaged blocks, and extents that hold none."""
+        for space in self._index.spaces():
+            await self.evict(space, self._index.reclaim(space))
+        await self.give_up(self._index.idle_extents())
+
+    async def drop(self, space: str) -> None:
+        """Give up a namespace that nobody uses, and its directory. Raises OSError."""
+        await self.give_up(self._index.drop(space))
+        await self._threads.run(partial(_remove_directory, self._root / space))
+
     async def close(self) -> None:
         for extent in self._extents.values():
             extent.close()
@@ -176,6 +187,11 @@ class Volume:
         if self._direct:
             extent.read_directly()
         self._extents[space, extent.number] = extent
+
+
+def _remove_directory(path: Path) -> None:
+    (path / "namespace.json").unlink(missing_ok=True)
+    path.rmdir()
 
 
 def allocated_bytes(slots: int, block_bytes: int) -> int:
