@@ -157,14 +157,15 @@ class ChatFormat(AnswerFormat):
         }
 
     def _logprobs(self, piece: Piece) -> Json:
-        return {
-            "content": [
-                self._entry(token.token_id, token.logprob)
-                | {"top_logprobs": [self._entry(*best) for best in token.top[: self.logprobs]]}
-                for token in piece.tokens
-            ],
-            "refusal": None,
-        }
+        return {"content": self.entries(piece), "refusal": None}
+
+    def entries(self, piece: Piece) -> list[Json]:
+        """Log-probabilities of each token."""
+        return [
+            self._entry(token.token_id, token.logprob)
+            | {"top_logprobs": [self._entry(*best) for best in token.top[: self.logprobs]]}
+            for token in piece.tokens
+        ]
 
     def _entry(self, token_id: int, logprob: float | None) -> Json:
         data = self.tokenizer.token_bytes(token_id)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -19,7 +20,9 @@ from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Accepted, Intake
 from dualpath.gateway.keys import ApiKeys, Tenant
 from dualpath.gateway.openapi import errors, posts, schemas
-from dualpath.gateway.replies import Outcome, Reply, json_response
+from dualpath.gateway.replies import Choice, Outcome, Reply, json_response
+from dualpath.gateway.response_reply import ResponseReply
+from dualpath.gateway.responses import ResponsesBody
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from dualpath.gateway.watch import Watch
 from dualpath.settings import Settings
@@ -32,6 +35,8 @@ EXPLAIN = "X-DualPath-Explain"
 """With the value 1 an answer says how it was served."""
 
 CLIENT_GONE = 499
+
+A = TypeVar("A")
 
 
 class Gate(Protocol):
@@ -59,25 +64,31 @@ def make_app(
     def who(request: Request) -> Tenant:
         return keys.tenant(request.headers.get("Authorization"))
 
-    async def serve(
-        request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[Accepted]]
-    ) -> Response:
+    async def admit(
+        request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[A]]
+    ) -> tuple[A, Callable[[], None]]:
+        """What is to be served, and what is to be called when it has been."""
         arrived_s = time.monotonic()
         tenant = who(request)
         gate.check_open()
         admission.take(tenant.name)
+        give_back = partial(admission.give_back, tenant.name)
         try:
             body = await read_object(request, settings.max_body)
-            accepted = await accept(body, tenant, arrived_s)
+            return await accept(body, tenant, arrived_s), give_back
         except BaseException:
-            admission.give_back(tenant.name)
+            give_back()
             raise
 
-        def ended(outcome: Outcome) -> None:
-            admission.give_back(tenant.name)
-            for choice in accepted.choices:
-                watch.ended(choice.flight, outcome)
+    def ended(give_back: Callable[[], None], choices: Sequence[Choice], outcome: Outcome) -> None:
+        give_back()
+        for choice in choices:
+            watch.ended(choice.flight, outcome)
 
+    async def serve(
+        request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[Accepted]]
+    ) -> Response:
+        accepted, give_back = await admit(request, accept)
         return Reply(
             flights,
             accepted.choices,
@@ -85,7 +96,7 @@ def make_app(
             stream=accepted.stream,
             include_usage=accepted.include_usage,
             explain=request.headers.get(EXPLAIN) == "1",
-            on_end=ended,
+            on_end=partial(ended, give_back, accepted.choices),
         )
 
     @app.post("/v1/chat/completions", **posts(ChatBody, streams=True))
@@ -95,6 +106,31 @@ def make_app(
     @app.post("/v1/completions", **posts(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         return await serve(request, intake.accept_completion)
+
+    @app.post("/v1/responses", **posts(ResponsesBody, streams=True))
+    async def create_response(request: Request) -> Response:
+        asked, give_back = await admit(request, intake.accept_response)
+        accepted = asked.accepted
+        return ResponseReply(
+            flights,
+            accepted.choices[0],
+            accepted.form,
+            asked.writer,
+            on_response=asked.keep,
+            stream=accepted.stream,
+            explain=request.headers.get(EXPLAIN) == "1",
+            on_end=partial(ended, give_back, accepted.choices),
+        )
+
+    @app.get("/v1/responses/{response_id}", responses=errors(401, 404))
+    async def get_response(request: Request, response_id: str) -> Response:
+        stored = intake.stored.get(response_id, who(request).salt)
+        return Response(stored.response, media_type="application/json")
+
+    @app.delete("/v1/responses/{response_id}", responses=errors(401, 404))
+    async def delete_response(request: Request, response_id: str) -> Response:
+        intake.stored.delete(response_id, who(request).salt)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @app.post("/tokenize", **posts(TokenizeBody))
     async def tokenize(request: Request) -> Response:

@@ -27,6 +27,17 @@ from dualpath.gateway.pieces import AnswerText, Reading
 from dualpath.gateway.prompts import Prompt, Prompts
 from dualpath.gateway.replies import Choice
 from dualpath.gateway.request import Request
+from dualpath.gateway.response_events import ResponseWriter
+from dualpath.gateway.responses import (
+    Json,
+    chat_of,
+    head_of,
+    items_of,
+    messages_of,
+    output_items,
+    parse_response,
+    renamed,
+)
 from dualpath.gateway.sampling import of_choice
 from dualpath.gateway.schema import (
     ChatBody,
@@ -36,6 +47,7 @@ from dualpath.gateway.schema import (
     parse_body,
     parse_plain,
 )
+from dualpath.gateway.stored import StoredResponses
 from dualpath.gateway.tools import ToolParser
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
@@ -59,6 +71,15 @@ class Accepted:
 
 
 @dataclass(frozen=True)
+class AcceptedResponse:
+    """The same for `/v1/responses`; `keep` takes the finished object."""
+
+    accepted: Accepted
+    writer: ResponseWriter
+    keep: Callable[[Json], None]
+
+
+@dataclass(frozen=True)
 class _Prepared:
     body: ChatBody | CompletionBody
     prompts: list[Prompt]
@@ -74,6 +95,7 @@ class Intake:
         self.max_context = spec.max_context
         self._settings = settings
         self._prompts = Prompts(spec, answer_memory_bytes=settings.answer_memory)
+        self.stored = StoredResponses(settings.response_memory)
         self._threads = ThreadPoolExecutor(_THREADS, "tokenize")
 
     def close(self) -> None:
@@ -95,6 +117,34 @@ class Intake:
             return _Prepared(body, self._prompts.of_completion(body, tenant), CompletionFormat)
 
         return await self._accept(read, posted.nbytes, arrived_s)
+
+    async def accept_response(
+        self, posted: Posted, tenant: Tenant, arrived_s: float
+    ) -> AcceptedResponse:
+        body, same = await self._off_loop(partial(parse_response, posted.fields), posted.nbytes)
+        messages: list[Json] = []
+        if body.previous_response_id is not None:
+            messages = self.stored.messages(body.previous_response_id, tenant.salt)
+
+        def read() -> _Prepared:
+            messages.extend(messages_of(items_of(body)))
+            chat = chat_of(body, same, messages)
+            self.check_model(chat.model)
+            return _Prepared(chat, self._prompts.of_chat(chat, tenant), ChatFormat)
+
+        try:
+            accepted = await self._accept(read, posted.nbytes, arrived_s)
+        except ApiError as error:
+            raise renamed(error) from error
+        assert isinstance(accepted.form, ChatFormat)
+        head = head_of(body, same, accepted.form, accepted.choices[0].flight.request.sampling)
+
+        def keep(response: Json) -> None:
+            if body.store is not False:
+                said = messages_of(output_items(response))
+                self.stored.put(tenant.salt, [*messages, *said], response)
+
+        return AcceptedResponse(accepted, ResponseWriter(head, accepted.form), keep)
 
     async def tokenize(self, posted: Posted) -> list[int]:
         """The ids of a TokenizeBody."""

@@ -7,11 +7,18 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from dualpath.gateway.responses import ResponsesBody
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 
 _REFERENCE = "#/components/schemas/{model}"
 
-BODIES: tuple[type[BaseModel], ...] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+BODIES: tuple[type[BaseModel], ...] = (
+    ChatBody,
+    CompletionBody,
+    ResponsesBody,
+    TokenizeBody,
+    DetokenizeBody,
+)
 
 _ERROR = {
     "type": "object",

@@ -91,8 +91,14 @@ class Reply(Response):
         """Tell the client what went wrong as the stream's last event; raise it where nothing was sent yet."""
         if not self._started:
             raise error from cause
-        event = sse.data_event(error.body())
+        event = self._error_bytes(error)
         await send({"type": "http.response.body", "body": event, "more_body": False})
+
+    def _event_bytes(self, event: Json) -> bytes:
+        return sse.data_event(event)
+
+    def _error_bytes(self, error: ApiError) -> bytes:
+        return sse.data_event(error.body())
 
     # ── whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _send_whole(self, scope: Scope, send: Send) -> None:
@@ -100,7 +106,7 @@ class Reply(Response):
         body = self._form.whole(answers, self._usage())
         if self._explain:
             body["dualpath"] = self._explanation()
-        await json_response(body)(scope, _nothing, send)
+        await json_response(body)(scope, nothing, send)
 
     async def _whole(self, choice: Choice) -> Answer:
         pieces: list[Piece] = []
@@ -147,7 +153,7 @@ class Reply(Response):
                 self._started = True
                 headers = [(k.lower().encode(), v.encode()) for k, v in sse.HEADERS.items()]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-            body = b"".join(sse.data_event(event) for event in events)
+            body = b"".join(map(self._event_bytes, events))
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
     # ── a choice ───────────────────────────────────────────────────────────────────────────────────
@@ -212,7 +218,8 @@ class Reply(Response):
         }
 
 
-async def _nothing() -> Any:
+async def nothing() -> Any:
+    """ASGI's `receive` where nothing may come."""
     raise RuntimeError("a finished answer receives nothing")
 
 

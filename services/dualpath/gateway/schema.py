@@ -233,7 +233,7 @@ def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
     """Check a body's fields. Raises ApiError(400) naming the first parameter that is wrong."""
     for name, value in fields.items():
         if name in UNSUPPORTED:
-            _refuse_unless_neutral(name, value)
+            refuse_unless_neutral(name, value, UNSUPPORTED[name])
         elif name not in kind.model_fields:
             raise _unknown(name)
     try:
@@ -258,10 +258,10 @@ def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
     return body
 
 
-def _refuse_unless_neutral(name: str, value: Any) -> None:
+def refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    """Raise ApiError(400) for a parameter that is not implemented, unless its value asks for nothing."""
     if value is None:
         return
-    neutral = UNSUPPORTED[name]
     # In Python True == 1, in JSON it is not.
     if any(type(value) is type(item) and value == item for item in neutral):
         return

@@ -18,5 +18,9 @@ HEADERS = {
 _encoder = msgspec.json.Encoder()
 
 
+def named_event(name: str, value: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\n" + data_event(value)
+
+
 def data_event(value: dict[str, Any]) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"

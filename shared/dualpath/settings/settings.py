@@ -268,6 +268,10 @@ class Settings(BaseSettings):
         description="Of a gateway: token ids of answers that it gave, so that chats which send them back hit the "
         "blocks that generated them",
     )
+    response_memory: Bytes = Field(
+        64 << 20,
+        description="Of a gateway: responses that clients may go on from, or ask for again",
+    )
     max_queued: int = Field(10_000, ge=1, description="Requests that may wait in the scheduler")
 
     # Logs

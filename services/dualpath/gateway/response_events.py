@@ -1,0 +1,154 @@
+"""The JSON of `/v1/responses`: one object whole, or the events of its coming to be. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dualpath.gateway.answers import ChatFormat, Usage, call_id
+from dualpath.gateway.pieces import Piece
+from dualpath.gateway.tools import ToolCall
+
+Json = dict[str, Any]
+
+
+class ResponseWriter:
+    """Feed it the pieces of one answer; `response` is the object as it is now. `head` are the fields that do not
+    change."""
+
+    def __init__(self, head: Json, form: ChatFormat) -> None:
+        self.response: Json = {**head, "status": "in_progress", "output": [], "usage": None}
+        self._form = form
+        self._number = 0
+        self._text: list[str] | None = None
+        """Of the message that is open."""
+        self._logprobs: list[Json] = []
+        self._calls = 0
+
+    def begin(self) -> list[Json]:
+        return [
+            self._event(f"response.{name}", response=self._snapshot())
+            for name in ("created", "in_progress")
+        ]
+
+    def add(self, piece: Piece) -> list[Json]:
+        events: list[Json] = []
+        if piece.text:
+            if self._text is None:
+                events += self._open_message()
+            assert self._text is not None
+            self._text.append(piece.text)
+            logprobs = self._form.entries(piece) if self._form.logprobs is not None else []
+            self._logprobs += logprobs
+            events.append(
+                self._part("response.output_text.delta", delta=piece.text, logprobs=logprobs)
+            )
+        for _, call in piece.calls:
+            events += self._close_message("completed")
+            events += self._call(call)
+        return events
+
+    def end(self, finish: str, usage: Usage) -> list[Json]:
+        """The last events; `response` is final then."""
+        whole = finish != "length"
+        events: list[Json] = []
+        if self._text is None and not self.response["output"]:
+            events += self._open_message()
+        events += self._close_message("completed" if whole else "incomplete")
+        self.response |= {
+            "status": "completed" if whole else "incomplete",
+            "incomplete_details": None if whole else {"reason": "max_output_tokens"},
+            "usage": {
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": {
+                    "cached_tokens": usage.cached_tokens,
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": usage.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            },
+        }
+        kind = "response.completed" if whole else "response.incomplete"
+        return [*events, self._event(kind, response=self._snapshot())]
+
+    def error(self, error: Json) -> Json:
+        """The last event where the answer failed; clients know the field `error` and raise it."""
+        told = {name: error[name] for name in ("code", "message", "param")}
+        return self._event("error", **told, error=error)
+
+    # ── items ──────────────────────────────────────────────────────────────────────────────────────
+    def _open_message(self) -> list[Json]:
+        self._text, self._logprobs = [], []
+        self.response["output"].append(self._message("in_progress", []))
+        return [self._item("added"), self._part("response.content_part.added", part=_part(""))]
+
+    def _close_message(self, status: str) -> list[Json]:
+        if self._text is None:
+            return []
+        text, part = "".join(self._text), _part("".join(self._text), self._logprobs)
+        events = [
+            self._part("response.output_text.done", text=text, logprobs=self._logprobs),
+            self._part("response.content_part.done", part=part),
+        ]
+        self.response["output"][-1] = self._message(status, [part])
+        self._text = None
+        return [*events, self._item("done")]
+
+    def _message(self, status: str, content: list[Json]) -> Json:
+        number = len(self.response["output"]) - (status != "in_progress")
+        return {
+            "type": "message",
+            "id": f"msg_{self._form.request_id}_{number}",
+            "status": status,
+            "role": "assistant",
+            "content": content,
+        }
+
+    def _call(self, call: ToolCall) -> list[Json]:
+        number, self._calls = self._calls, self._calls + 1
+        item = {
+            "type": "function_call",
+            "id": f"fc_{self._form.request_id}_{number}",
+            "call_id": call_id(self._form.request_id, 0, number),
+            "name": call.name,
+            "arguments": "",
+            "status": "in_progress",
+        }
+        self.response["output"].append(item)
+        events = [self._item("added")]
+        for event, field in (("delta", "delta"), ("done", "arguments")):
+            events.append(
+                self._event(
+                    f"response.function_call_arguments.{event}",
+                    item_id=item["id"],
+                    output_index=self._index,
+                    **{field: call.arguments},
+                )
+            )
+        self.response["output"][-1] = item | {"arguments": call.arguments, "status": "completed"}
+        return [*events, self._item("done")]
+
+    # ── events ─────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _index(self) -> int:
+        return len(self.response["output"]) - 1
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return event
+
+    def _item(self, what: str) -> Json:
+        item = self.response["output"][-1]
+        return self._event(f"response.output_item.{what}", output_index=self._index, item=item)
+
+    def _part(self, kind: str, **fields: Any) -> Json:
+        place = {"item_id": self.response["output"][-1]["id"], "content_index": 0}
+        return self._event(kind, output_index=self._index, **place, **fields)
+
+    def _snapshot(self) -> Json:
+        return {**self.response, "output": list(self.response["output"])}
+
+
+def _part(text: str, logprobs: list[Json] | None = None) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
