@@ -12,15 +12,12 @@ from tests.support.transport import Make, endpoints
 
 from dualpath.transport.tls import Tls
 
+WAYS = ["tcp"]
+
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     return Authority(tmp_path_factory.mktemp("tls")).tls("node")
-
-
-@pytest.fixture
-def transport() -> str:
-    return "tcp"
 
 
 @pytest.fixture

@@ -27,12 +27,6 @@ WAYS = ["tcp"]
 NBYTES = 6_000_000
 
 
-@pytest.fixture
-def transport() -> str:
-    """Other transports have no TLS."""
-    return "tcp"
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("tls"))
