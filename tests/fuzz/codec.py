@@ -11,6 +11,7 @@ from dualpath.transport.frames import (
     HEADER_BYTES,
     MAGIC,
     MAX_HANDSHAKE_BYTES,
+    MAX_TRANSFER_BYTES,
     MAX_WRITE_BYTES,
     Begin,
     FrameReader,
@@ -32,6 +33,11 @@ _LIMITS = {
     18: MAX_MESSAGE_BYTES,
     19: 0,
     20: 0,
+    32: MAX_TRANSFER_BYTES,
+    33: 0,
+    34: MAX_TRANSFER_BYTES,
+    35: 0,
+    36: 0,
 }
 
 

@@ -53,7 +53,8 @@ ENDS = (
     "peer_misbehaves a frame begins", "peer_misbehaves frames of kind", "peer_misbehaves a HELLO frame came after",
     "peer_misbehaves a WRITE frame of", "peer_misbehaves a write for key", "peer_misbehaves a write to [",
     "peer_misbehaves acknowledgements of status", "peer_misbehaves operation N was acknowledged but never begun",
-    "peer_misbehaves operation N was acknowledged before", "peer_misbehaves more than N messages",
+    "peer_misbehaves ASK: the peer moves KV by RDMA", "peer_misbehaves operation N was acknowledged before",
+    "peer_misbehaves more than N messages",
     "link_down the peer closed it", "link_down silent for", "link_down receiving failed",
 )  # fmt: skip
 """How the target ends connections, as its log says it."""

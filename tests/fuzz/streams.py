@@ -6,13 +6,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dualpath.transport.frames import HEADER_BYTES, MAGIC, MAX_WRITE_BYTES, Header, Kind
+from dualpath.transport.frames import (
+    HEADER_BYTES,
+    MAGIC,
+    MAX_WRITE_BYTES,
+    TRANSFER,
+    Header,
+    Kind,
+)
 from dualpath.wire.codec import MAX_MESSAGE_BYTES
 
 _U64 = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
 _LIMITS = (4096, MAX_MESSAGE_BYTES, MAX_WRITE_BYTES)
 _LENGTHS = (0, 1, 39, 40, 41, *_LIMITS, *(limit + 1 for limit in _LIMITS), 2**32 - 1)
 _DATA = 3 * [Kind.WRITE] + 2 * [Kind.MESSAGE] + [Kind.ALIVE, Kind.WRITE_ACK, Kind.MESSAGE_ACK]
+_TRANSFER = sorted(TRANSFER)
 _GREETING = (Kind.HELLO, Kind.PROOF, Kind.WELCOME, Kind.REFUSE)
 
 
@@ -48,7 +56,7 @@ class Streams:
 
     def _data_frame(self) -> bytes:
         draw = self.draw
-        kind = draw.choice(_DATA)
+        kind = draw.choice(_TRANSFER if draw.random() < 0.03 else _DATA)
         if kind is Kind.MESSAGE and draw.random() < 0.5:
             word = draw.choice(self.words)
             return Header(kind, 0, len(word), draw.randrange(1, 99)).pack() + word
@@ -61,7 +69,7 @@ class Streams:
             draw.randrange(2000),
             draw.choice(_U64),
         )
-        bodied = kind in (Kind.WRITE, Kind.MESSAGE)
+        bodied = kind in (Kind.WRITE, Kind.MESSAGE, Kind.ATTACH, Kind.GRANT)
         return self._frame(header, draw.choice((0, 1, 100, 3000)) if bodied else 0)
 
     def _frame(self, header: Header, length: int) -> bytes:

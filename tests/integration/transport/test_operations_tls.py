@@ -12,7 +12,7 @@ from tests.support.transport import Make, endpoints
 
 from dualpath.transport.tls import Tls
 
-WAYS = ["tcp"]
+WAYS = [pytest.param("tcp")]
 
 
 @pytest.fixture(scope="module")

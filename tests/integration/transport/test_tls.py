@@ -72,13 +72,27 @@ async def test_operations_in_both_directions_and_lanes_are_byte_exact(
 
 
 async def test_a_slow_receiver_gets_everything(make: Make, tls: Tls) -> None:
-    left = await make("left", tls=tls, transfer_deadline_s=600.0)
+    """What TLS holds when the last frame is in, and the kernel full, follows by itself."""
+    nic = PacedNic("left", quantum_bytes=100_000)
+    left = await make("left", tls=tls, transfer_deadline_s=600.0, nic=nic)
     right = await make("right", tls=tls, transfer_deadline_s=600.0, nic=PacedNic("right", 30e6))
     region = Bytes(NBYTES * 3)
     data = random.Random(5).randbytes(region.nbytes)
     async with asyncio.timeout(60):
         await left.write(right.address, right.register(region), 0, [data])
     assert region.memory == data
+
+
+async def test_what_tls_holds_is_read_though_nothing_more_comes(make: Make, tls: Tls) -> None:
+    left = await make("left", tls=tls, transfer_deadline_s=600.0)
+    right = await make("right", tls=tls, transfer_deadline_s=600.0)
+    # More pieces than one call receives into: it leaves bytes behind that the kernel knows nothing of.
+    region = Scattered(200_000, 50)
+    data = random.Random(7).randbytes(region.nbytes)
+    async with asyncio.timeout(60):
+        for _ in range(5):
+            await left.write(right.address, right.register(region), 0, [data])
+            assert region.content() == data
 
 
 async def test_revoking_and_cancelling_disturb_nobody(make: Make, tls: Tls) -> None:
