@@ -405,7 +405,7 @@ def bench_isolation(
     dualpath bench isolation
     dualpath bench isolation --plot isolation.svg
     dualpath bench isolation --bandwidth 100MB/s --quantum 32KiB --piece 64KiB
-    sudo chrt --fifo 5 dualpath bench isolation
+    sudo chrt --fifo 10 dualpath bench isolation
     """
     from dualpath.cli.bench.isolation import isolation
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import uvloop
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.lanes.alarm import Alarm
+from dualpath.lanes.pacer import PAUSE_CHUNKS, PAUSE_S
 from dualpath.memory.arena import BufferRegion
 from dualpath.telemetry.logs import configure_logging
 from dualpath.transport.collectives import Group, Seat
@@ -142,8 +144,10 @@ class _Member:
             began, cpu, moved = time.monotonic(), _cpu_s(), nic.moved()[Lane.LOW, "tx"]
             for _ in range(bursts):
                 await asyncio.sleep(self._shape.pause_s * (0.5 + draw.random()))
-                # Members wake at different times; what is timed begins when all are there.
+                # Members wake at different times; what is timed begins when all are there, and a little later:
+                # a port makes up for a pause after its last chunk, which the baseline would gain by, if it is short.
                 await group.all_gather(b"")
+                await _sleep(2 * max(PAUSE_S, PAUSE_CHUNKS * self._shape.chunk_s))
                 start = time.perf_counter()
                 await group.all_to_all(pieces)
                 bursts_s.append(time.perf_counter() - start)
@@ -178,6 +182,17 @@ class _Member:
             for error in ended:
                 if not isinstance(error, asyncio.CancelledError):
                     raise RuntimeError("the low traffic ended by itself") from error
+
+
+async def _sleep(seconds: float) -> None:
+    """As asyncio.sleep, but late by tens of microseconds only: members must not drift apart."""
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    alarm = Alarm(lambda: woken.set_result(None))
+    try:
+        alarm.set(seconds)
+        await woken
+    finally:
+        alarm.close()
 
 
 async def _ignore(peer: Address, message: bytes) -> None:
