@@ -13,6 +13,9 @@ from dualpath.lanes.flow import Flow, Shares
 from dualpath.lanes.pacer import Pacer
 from dualpath.wire.types import NicUse
 
+GUARD_S = 0.1
+"""Model execution speaks many times in so long a time, if it does at all."""
+
 Waiter = Ticket[asyncio.Future[None]]
 
 
@@ -178,9 +181,10 @@ class PacedPort(Port):
 class TurnPort(Port):
     """A way out that is as fast as this process: what it shares out is turns of the event loop.
 
-    In one turn `turn_bytes` are granted, and the chunk that makes them full; the rest waits at the
-    arbiter for the next. So however many transfers of the low lane are ready, a chunk of the high lane
-    waits for one chunk of theirs at most before the socket gets it.
+    While the high lane is in use, which it is until GUARD_S after its last chunk, `turn_bytes` are granted
+    in one turn, and the chunk that makes them full; the rest waits at the arbiter for the next. So however
+    many transfers of the low lane are ready, a chunk of the high lane waits for one chunk of theirs at most
+    before the socket gets it. Without it all is granted at once, which costs less.
     """
 
     def __init__(
@@ -189,14 +193,21 @@ class TurnPort(Port):
         super().__init__(arbiter, one_lane=one_lane)
         self._turn_bytes = turn_bytes
         self._left = turn_bytes
+        self._guarded_until_s = 0.0
 
     def ask(self, lane: Lane, nbytes: int, priority: Priority) -> Waiter | None:
-        if self._left > 0 and not self._arbiter:
-            self._left -= nbytes
-            self.flows[lane].passed(nbytes)
-            if not self._turn_comes:
+        now_s = monotonic()
+        if lane is Lane.HIGH and not self._one_lane:
+            self._guarded_until_s = now_s + GUARD_S
+        if not self._arbiter:
+            if now_s >= self._guarded_until_s:
+                self.flows[lane].passed(nbytes)
+                return None
+            if self._left > 0:
+                self._left -= nbytes
+                self.flows[lane].passed(nbytes)
                 self._come_back()
-            return None
+                return None
         return self._push(lane, nbytes, priority)
 
     def charge(self, lane: Lane, nbytes: int) -> None:

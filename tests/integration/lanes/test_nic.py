@@ -220,6 +220,8 @@ async def test_what_cannot_wait_is_paced_too_and_not_counted() -> None:
 async def test_an_unlimited_nic_lets_one_low_chunk_go_before_the_high_lane_at_most() -> None:
     """However many low transfers are ready: the order in which tasks were made is theirs, then high's."""
     nic = PacedNic("nic")
+    async with nic.send(Lane.HIGH, 0):
+        """From now on the high lane is in use."""
     log: list[str] = []
 
     async def transfer(lane: Lane, chunks: int) -> None:
@@ -235,9 +237,19 @@ async def test_an_unlimited_nic_lets_one_low_chunk_go_before_the_high_lane_at_mo
     assert log.count("LOW") == 50
 
 
+async def test_an_unlimited_nic_grants_all_at_once_while_the_high_lane_is_not_in_use() -> None:
+    for nic in (PacedNic("nic"), PacedNic("nic", lanes=False)):
+        for _ in range(20):
+            async with nic.send(Lane.LOW, nic.quantum_bytes):
+                pass
+        assert use_of(nic, "low").waits[0] == 20
+
+
 async def test_an_unlimited_nic_never_makes_a_single_stream_wait() -> None:
     nic = PacedNic("nic")
     for _ in range(100):
+        async with nic.send(Lane.HIGH, 0):
+            pass
         async with nic.send(Lane.LOW, nic.quantum_bytes):
             pass
         await nic.receive(Lane.LOW, nic.quantum_bytes)
