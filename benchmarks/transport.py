@@ -4,13 +4,17 @@
 
 Two processes over loopback. The reference is the best of several plain copies: one process sends 1 MiB messages
 with blocking calls, the other receives them into memory, with various socket buffers. Rounds of all kinds take
-turns, so that a busy machine slows all; ratio is that of the medians. Kinds of writes:
+turns, so that a busy machine slows all; ratio is that of the medians.
+
+Where the scheduler puts the two processes decides more than anything else: all is measured with each on a core of
+its own (`apart`, as nodes are), and with both on one core (`together`: what is sent is still in that core's cache
+when it is received, and the two never work at the same time). Kinds of writes:
 
     1 MiB                   from one piece of memory into one, 4 under way at a time
     1 MiB in 48 KiB pieces  gathered from pieces that lie apart, scattered into pieces that lie apart
     48 KiB, 4 KiB           each a write of its own with its own acknowledgement: the cost of a work request
 
-CPU is that of both processes together, in seconds per GB and in microseconds per write.
+`wanted` is judged apart. CPU is that of both processes together, in seconds per GB and in microseconds per write.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -51,6 +57,7 @@ REGION_WRITES = 4
 MIB = 1 << 20
 GAP_BYTES = 4096
 """Between pieces that lie apart."""
+PLACEMENTS = ("apart", "together")
 PLAIN_BUFFERS = (4 * MIB, MIB, 0)
 """Socket buffers of the plain copies; 0: what the kernel chooses."""
 
@@ -137,6 +144,18 @@ def plain_receiver(pipe: Connection, nbytes: int, spread: int, buffer_bytes: int
         pipe.send(cpu_s() - before)
 
 
+@contextmanager
+def placed(receiver: int, placement: str) -> Iterator[None]:
+    """Meanwhile this process, which sends, and process `receiver` each have a core of their own, or one together."""
+    able = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(receiver, {able[-1 if placement == "apart" else 0]})
+    os.sched_setaffinity(0, {able[0]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
 def tune(sock: socket.socket, buffer_bytes: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
@@ -176,6 +195,12 @@ class Plain:
         self._sock.recv(1)
         took, cpu = time.perf_counter() - began, cpu_s() - before
         return took, cpu + self._pipe.recv()
+
+    @property
+    def receiver(self) -> int:
+        """Its process."""
+        assert self._process.pid is not None
+        return self._process.pid
 
     def close(self) -> None:
         self._pipe.send(None)
@@ -268,6 +293,12 @@ class Writes:
         took, cpu = result
         return took, cpu + self._pipe.recv()
 
+    @property
+    def receiver(self) -> int:
+        """Its process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def close(self) -> None:
         self._pipe.send(None)
         self._process.join()
@@ -276,16 +307,18 @@ class Writes:
 # ── rounds and report ──────────────────────────────────────────────────────────────────────────────
 @dataclass
 class Figures:
-    """Of all rounds of one way: GB/s, CPU seconds per GB."""
+    """Of all rounds of one way at one placement: GB/s, CPU seconds per GB."""
 
     way: Plain | Writes
+    placement: str
     rates: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
 
     def measure(self, total_bytes: int) -> None:
         count = max(total_bytes // self.way.write_bytes, 1)
         gb = count * self.way.write_bytes / 1e9
-        took, cpu = self.way.round(count)
+        with placed(self.way.receiver, self.placement):
+            took, cpu = self.way.round(count)
         self.rates.append(gb / took)
         self.costs.append(cpu / gb)
 
@@ -296,19 +329,21 @@ class Figures:
     def line(self, reference: float) -> str:
         cost, gb = statistics.median(self.costs), self.way.write_bytes / 1e9
         text = (
-            f"{self.way.name:32} {self.rate:5.2f} GB/s ({min(self.rates):.2f} to {max(self.rates):.2f})"
-            f"   {cost:.3f} CPU s/GB   {gb / self.rate * 1e6:6.1f} us and {cost * gb * 1e6:6.1f} CPU us each"
+            f"{self.way.name:36} {self.rate:5.2f} GB/s ({min(self.rates):.2f} to {max(self.rates):.2f})"
+            f"   {cost:6.3f} CPU s/GB   {gb / self.rate * 1e6:6.1f} us, {cost * gb * 1e6:6.1f} CPU us each"
         )
         if isinstance(self.way, Plain):
             return text
-        ratio, wanted = self.rate / reference, self.way.kind.wanted
+        ratio = self.rate / reference
+        wanted = self.way.kind.wanted if self.placement == "apart" else 0.0
         verdict = "" if not wanted else "   good" if ratio >= wanted else f"   wanted: {wanted:g}"
         return f"{text}   ratio {ratio:.2f}{verdict}"
 
 
 def report(figures: Sequence[Figures]) -> None:
+    """Of one placement."""
     best = max((f for f in figures if isinstance(f.way, Plain)), key=lambda f: f.rate)
-    print(f"\nmedians; ratio to the best plain copy ({best.way.name})")
+    print(f"\n{best.placement}: medians; ratio to the best plain copy ({best.way.name})")
     for each in figures:
         print(each.line(best.rate))
 
@@ -317,7 +352,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--total", type=parse_bytes, default=1 << 30, help="per round and kind")
+    parser.add_argument("--total", type=parse_bytes, default=1 << 29, help="per round and kind")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loops", default="uvloop,asyncio", help="event loops, with commas")
     parser.add_argument(
@@ -338,16 +373,17 @@ def main() -> None:
         for kind in KINDS[: args.kinds]
         for transport in args.transports.split(",")
     ]
-    figures = [Figures(way) for way in ways]
+    figures = {place: [Figures(way, place) for way in ways] for place in PLACEMENTS}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     for number in range(args.rounds):
-        for each in figures:
+        for each in chain.from_iterable(figures.values()):
             # Small writes cost most of their time in requests, and need fewer bytes to tell.
             each.measure(args.total * min(each.way.write_bytes, MIB) // MIB)
         print(f"round {number + 1} of {args.rounds}", flush=True)
     for way in ways:
         way.close()
-    report(figures)
+    for of_one_placement in figures.values():
+        report(of_one_placement)
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

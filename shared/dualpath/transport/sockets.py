@@ -13,9 +13,10 @@ from dualpath.lanes.api import Lane
 from dualpath.settings import Settings
 from dualpath.transport.stream import ByteStream, PlainStream
 
-NOTSENT_LOWAT_BYTES = 512 * 1024
-"""Unsent bytes that the kernel holds per link: enough to keep it busy, little enough that the arbiter and not
-the kernel decides what goes next."""
+NOTSENT_LOWAT_BYTES = 2 << 20
+"""Unsent bytes that the kernel holds per link: enough to keep it busy while the event loop sees to others, little
+enough that the arbiter and not the kernel decides what goes next. A lane has links of its own, so no other waits
+behind them."""
 SEND_BUFFER_BYTES = 4 << 20
 CONGESTION_CONTROL = b"cubic"
 """Whatever the machine's default is: bbr paces each connection by timers, which costs up to twice the processor's
