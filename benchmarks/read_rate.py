@@ -13,7 +13,8 @@ are asked for, one alone or several with different contexts at once. From the pr
 So `device` has in it: leases, the shards' reads of files (in the page cache: they were just written), the way
 over sockets, checksums, the copy to the device or, of the DE's share, the second way over a socket; and what goes
 on meanwhile on the same cores: digesting the layers that are there, and, of the PE's share, sending them on to the
-DE, which a place in the ring waits for. Not in it: HTTP, tokenizing, matching, scheduling.
+DE (a place in the ring waits for that, where the ring holds fewer than all layers). Not in it: HTTP, tokenizing,
+matching, scheduling.
 
 The reference, in turns with it, is a raw copy over one blocking socket between two processes (1 MiB messages, as
 transport.py does), each on a core of its own, of as many bytes of one's memory into as much memory of the other.
@@ -261,7 +262,10 @@ def main() -> None:
     parser.add_argument("--row-bytes", type=int, default=2048, help="per token and layer")
     parser.add_argument("--cached", type=int, default=4096, help="tokens, in whole blocks")
     parser.add_argument(
-        "--ring-layers", type=int, default=3, help="layers of a request on the device at a time"
+        "--ring-layers",
+        type=int,
+        default=16,
+        help="layers of a request on the device at a time; with fewer than all, later ones wait for others to leave",
     )
     parser.add_argument("--concurrent", default="1,4", help="requests at once, with commas")
     parser.add_argument("--runs", type=int, default=5, help="of each kind")
