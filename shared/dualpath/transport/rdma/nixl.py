@@ -42,9 +42,10 @@ def load() -> tuple[Any, tuple[type[Exception], ...]]:
     return module, tuple(e for e in errors if isinstance(e, type) and issubclass(e, Exception))
 
 
+@cache
 def try_out(config: str) -> None:
-    """Make an agent with this configuration, and destroy it. The first of a process takes half a second; none after
-    it does. Raises NoRdma."""
+    """Make an agent with this configuration, and destroy it; once. The first agent of a process takes half a second,
+    none after it does. Raises NoRdma."""
     try:
         Agent("trial", config).close()
     except NixlError as error:
