@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from dualpath.cli.main_bench import bench
+from dualpath.cli.main_store import store
+from dualpath.cli.options import (
+    ApiKey,
+    AsJson,
+    CnicBandwidth,
+    Config,
+    Decode,
+    Engines,
+    Home,
+    Model,
+    Port,
+    Prefill,
+    Shards,
+    SnicBandwidth,
+)
 
 app = typer.Typer(
     name="dualpath",
@@ -17,30 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-bench = typer.Typer(
-    no_args_is_help=True, help="Measure this machine, with a reference in the same run."
-)
 app.add_typer(bench, name="bench")
-
-store = typer.Typer(no_args_is_help=True, help="Look at the blocks that shards keep, and tidy up.")
 app.add_typer(store, name="store")
-
-Home = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the cluster keeps everything.", show_default=False),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Settings as TOML; any setting can stand there."),
-]
-
-
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY", envvar="OPENAI_API_KEY", help="Of the API, where `api_keys` is set."
-    ),
-]
 
 
 @app.callback()
@@ -66,14 +60,11 @@ def root() -> None:
 
 @app.command()
 def up(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="smollm2 (default), tiny, synthetic, or a directory."),
-    ] = None,
-    prefill: Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")] = None,
-    decode: Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")] = None,
-    engines: Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")] = None,
-    shards: Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")] = None,
+    model: Model = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    engines: Engines = None,
+    shards: Shards = None,
     gateways: Annotated[
         int | None, typer.Option(metavar="N", help="Gateways, on ports from --port on.")
     ] = None,
@@ -99,21 +90,13 @@ def up(
     dtype: Annotated[
         str | None, typer.Option(metavar="DTYPE", help="auto (default), bfloat16 or float32.")
     ] = None,
-    snic_bandwidth: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Emulate each node's storage NIC: 50MB/s, 400Gbps."),
-    ] = None,
-    cnic_bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Emulate each engine's compute NIC.")
-    ] = None,
+    snic_bandwidth: SnicBandwidth = None,
+    cnic_bandwidth: CnicBandwidth = None,
     tls: Annotated[
         bool | None,
         typer.Option("--tls", help="Encrypt the links between processes.", show_default=False),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(metavar="PORT", help="Of the API; 8000 by default, 0 for any free one."),
-    ] = None,
+    port: Port = None,
     home: Home = None,
     config: Config = None,
     log_format: Annotated[
@@ -147,7 +130,7 @@ def up(
 def status(
     home: Home = None,
     config: Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the cluster that runs on a home: processes, queues, pools in use, bytes by NIC.
 
@@ -201,24 +184,17 @@ def down(home: Home = None, config: Config = None) -> None:
 
 @app.command()
 def doctor(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="smollm2 (default), tiny, synthetic, or a directory."),
-    ] = None,
-    prefill: Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")] = None,
-    decode: Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")] = None,
-    engines: Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")] = None,
-    shards: Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")] = None,
-    snic_bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Emulated storage NIC of each node.")
-    ] = None,
-    cnic_bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Emulated compute NIC of each engine.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="Of the API.")] = None,
+    model: Model = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    engines: Engines = None,
+    shards: Shards = None,
+    snic_bandwidth: SnicBandwidth = None,
+    cnic_bandwidth: CnicBandwidth = None,
+    port: Port = None,
     home: Home = None,
     config: Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether a cluster could start here, and what to do where it could not.
 
@@ -306,110 +282,6 @@ def demo(
     from dualpath.cli.demo import demo as show
 
     raise typer.Exit(show(model, url, api_key=api_key))
-
-
-Shard = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only this shard, storage-0 for example.")
-]
-
-
-@store.command("stat")
-def store_stat(
-    home: Home = None,
-    shard: Shard = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    config: Config = None,
-) -> None:
-    """Blocks and bytes on disk, by shard and model. Also while the cluster runs."""
-    from dualpath.cli.store import stat
-
-    raise SystemExit(stat(config, home, shard, as_json=as_json))
-
-
-@store.command("verify")
-def store_verify(home: Home = None, shard: Shard = None, config: Config = None) -> None:
-    """Read every block and compare it with its checksum. Also while the cluster runs.
-
-    Exits with 1 where a block is damaged. Such a block is never served: whoever reads it next computes it anew.
-    """
-    from dualpath.cli.store import verify
-
-    raise SystemExit(verify(config, home, shard))
-
-
-@store.command("gc")
-def store_gc(
-    home: Home = None,
-    shard: Shard = None,
-    unused_s: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Also blocks that were stored longer ago than this."),
-    ] = None,
-    config: Config = None,
-) -> None:
-    """Give room back to the disk: damaged blocks, empty extents, what is above store_capacity, or old.
-
-    The cluster must be down.
-    """
-    from dualpath.cli.store import collect
-
-    raise SystemExit(collect(config, home, shard, unused_s))
-
-
-@store.command("drop")
-def store_drop(
-    fingerprint: Annotated[
-        str | None,
-        typer.Argument(help="Whose blocks: the model's fingerprint as `store stat` shows it."),
-    ] = None,
-    home: Home = None,
-    shard: Shard = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of every model.")] = False,
-    config: Config = None,
-) -> None:
-    """Remove a model's blocks from disk, or with --all everything. The cluster must be down."""
-    from dualpath.cli.store import drop
-
-    raise SystemExit(drop(config, home, shard, None if everything else fingerprint, everything))
-
-
-@bench.command("isolation")
-def bench_isolation(
-    bandwidth: Annotated[
-        str, typer.Option(metavar="RATE", help="Of the emulated CNICs: 100MB/s, 1Gbps.")
-    ] = "200MB/s",
-    quantum: Annotated[
-        str, typer.Option(metavar="SIZE", help="What a NIC sends per decision.")
-    ] = "64KiB",
-    piece: Annotated[
-        str, typer.Option(metavar="SIZE", help="What a burst sends to each other engine.")
-    ] = "128KiB",
-    engines: Annotated[
-        int, typer.Option(metavar="N", min=2, max=16, help="Engines, each a process.")
-    ] = 2,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Of each case, in turns.")] = 5,
-    bursts: Annotated[int, typer.Option(metavar="N", min=1, help="In a round of a case.")] = 400,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the distributions, as SVG.")
-    ] = None,
-) -> None:
-    """Do short bursts on the high lane feel KV traffic that saturates the low one?
-
-    Engines exchange AllToAll bursts of less than a millisecond over emulated CNICs, while each writes to each as
-    much as goes on the low lane. Three cases in turns: `baseline`, the same low traffic through another CNIC, so
-    that only the CPU is shared; `lanes on`; and `lanes off`, all in one queue. Takes about a minute and more than
-    one core; no cluster is needed. Where low traffic stays below the bandwidth the CPU is the limit: choose a
-    lower bandwidth, or go before the machine's other work as the last example does.
-
-    \b
-    dualpath bench isolation
-    dualpath bench isolation --plot isolation.svg
-    dualpath bench isolation --bandwidth 100MB/s --quantum 32KiB --piece 64KiB
-    sudo chrt --fifo 10 dualpath bench isolation
-    """
-    from dualpath.cli.bench.isolation import isolation
-
-    raise typer.Exit(isolation(bandwidth, quantum, piece, engines, rounds, bursts, plot))
 
 
 @app.command()

@@ -97,9 +97,19 @@ def collect(
 
 
 def drop(
-    config: Path | None, home: Path | None, shard: str | None, wanted: str | None, everything: bool
+    config: Path | None,
+    home: Path | None,
+    shard: str | None,
+    wanted: str | None,
+    *,
+    everything: bool,
 ) -> int:
     """Exit code: 0, 2 where there is nothing of that name, it is in use, or the disk refuses."""
+    if wanted is not None and everything:
+        complain(
+            f"--all drops the blocks of every model, not only of {wanted}; give one of the two"
+        )
+        return WRONG_USE
     if wanted is None and not everything:
         complain("say whose blocks: a fingerprint that `dualpath store stat` shows, or --all")
         return WRONG_USE

@@ -13,7 +13,7 @@ from dualpath.cli.top_view import Look, frame
 from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
 from dualpath.cluster.home import Home
 from dualpath.cluster.status import read_status
-from dualpath.settings import load_settings
+from dualpath.settings import load_settings, shell_path
 
 
 def top(config: Path | None, home: Path | None, *, interval_s: float, once: bool) -> int:
@@ -38,7 +38,7 @@ def top(config: Path | None, home: Path | None, *, interval_s: float, once: bool
 def _watch(home: Home, console: Console, interval_s: float, *, once: bool) -> int:
     before = _look(home)
     if before is None:
-        complain(f"no cluster runs on {home.root}")
+        complain(f"no cluster runs on {shell_path(home.root)}")
         return NOT_RUNNING
     if once or not console.is_terminal:
         while (now := _next(home, before, interval_s)) is not None:
@@ -52,7 +52,7 @@ def _watch(home: Home, console: Console, interval_s: float, *, once: bool) -> in
             while (now := _next(home, before, interval_s)) is not None:
                 live.update(frame(before, now), refresh=True)
                 before = now
-    complain(f"the cluster on {home.root} has stopped")
+    complain(f"the cluster on {shell_path(home.root)} has stopped")
     return NOT_RUNNING
 
 

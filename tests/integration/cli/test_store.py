@@ -105,6 +105,10 @@ def test_stat_and_verify_work_beside_a_shard_and_changes_are_refused(home: Path)
 def test_drop_removes_one_models_blocks_or_all(home: Path) -> None:
     assert "say whose blocks" in store(home, "drop").stderr
     assert "store stat" in store(home, "drop", "model-c").stderr
+    both = store(home, "drop", "model-a", "--all")
+    assert both.returncode == 2
+    assert "not only of model-a" in both.stderr
+    assert len(spaces(home)) == 4
     assert store(home, "drop", "model-a", "--shard", "storage-1").returncode == 0
     assert set(spaces(home)) == {
         ("storage-0", "model-a"), ("storage-0", "model-b"), ("storage-1", "model-b"),

@@ -72,8 +72,13 @@ def isolation(
             writes=_WRITES,
             pause_s=_PAUSE_S,
         )
+        if plot is not None:
+            plot.touch()
     except ValueError as error:
         complain(str(error))
+        return WRONG_USE
+    except OSError as error:
+        complain(f"--plot {plot} cannot be written ({error.strerror}); name another file")
         return WRONG_USE
     print(_heading(shape, rounds * bursts), flush=True)
     try:

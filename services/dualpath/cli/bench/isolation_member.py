@@ -60,7 +60,8 @@ class Shape:
     @property
     def chunk_s(self) -> float:
         """Time on the wire of one chunk: what the NIC decides about at once."""
-        return min(self.quantum, PacedNic("n", self.bytes_per_s).quantum_bytes) / self.bytes_per_s
+        nic = PacedNic("chunk", self.bytes_per_s, quantum_bytes=self.quantum)
+        return nic.quantum_bytes / self.bytes_per_s
 
 
 @dataclass(frozen=True)

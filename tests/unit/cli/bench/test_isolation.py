@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from dualpath.cli.bench.isolation import Figures, isolation, table
@@ -22,6 +25,10 @@ SHAPE = Shape(
 def test_times_on_the_wire_follow_from_the_shape() -> None:
     assert SHAPE.burst_s == pytest.approx(0.0008)
     assert SHAPE.chunk_s == pytest.approx(0.0005)
+    # Of larger quanta than a NIC has by default, too; and never more than a NIC sends at a time.
+    fast = replace(SHAPE, bytes_per_s=1_000_000_000, quantum=1_000_000)
+    assert fast.chunk_s == pytest.approx(0.001)
+    assert replace(SHAPE, quantum=10_000_000).chunk_s == pytest.approx(0.005)
 
 
 def test_a_burst_lasts_until_it_is_over_for_every_member() -> None:
@@ -55,3 +62,13 @@ def test_the_table_compares_with_the_baseline_in_chunks() -> None:
 def test_a_rate_that_is_none_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert isolation("fast", "64KiB", "64KiB", 2, 1, 1, None) == WRONG_USE
     assert "write for example" in capsys.readouterr().err
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_it_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "missing" / "isolation.svg"
+    assert isolation("200MB/s", "64KiB", "64KiB", 2, 1, 1, plot) == WRONG_USE
+    out, err = capsys.readouterr()
+    assert "cannot be written (No such file or directory); name another file" in err
+    assert not out
