@@ -22,6 +22,8 @@ class Piece:
     tokens: tuple[Sampled, ...] = ()
     offsets: tuple[int, ...] = ()
     calls: tuple[tuple[int, ToolCall], ...] = ()
+    items: tuple[str | ToolCall, ...] = ()
+    """Text and calls in the order in which they were said."""
 
     @classmethod
     def joined(cls, pieces: Sequence[Piece]) -> Piece:
@@ -31,6 +33,7 @@ class Piece:
             tuple(token for piece in pieces for token in piece.tokens),
             tuple(offset for piece in pieces for offset in piece.offsets),
             tuple(call for piece in pieces for call in piece.calls),
+            tuple(item for piece in pieces for item in piece.items),
         )
 
 
@@ -76,7 +79,7 @@ class AnswerText:
 
     def add(self, tokens: Sequence[Sampled], *, last: bool) -> Piece:
         """The piece that `tokens` are; with `last` nothing is held back any more."""
-        texts: list[str] = []
+        items: list[str | ToolCall] = []
         offsets: list[int] = []
         before = len(self.calls)
         for token in tokens:
@@ -84,18 +87,18 @@ class AnswerText:
                 break
             self.tokens += 1
             offsets.append(self._length)
-            texts.append(self._read(self._push(token.token_id)))
+            items += self._read(self._push(token.token_id))
         if last and not self.stopped:
-            texts.append(self._read(self._show(self._detokenizer.finish())))
+            items += self._read(self._show(self._detokenizer.finish()))
             if not self._stops.stopped:
-                texts.append(self._read(self._stops.finish()))
+                items += self._read(self._stops.finish())
         if last or self.stopped:
-            texts.append(self._finish())
+            items += self._finish()
         calls = tuple(enumerate(self.calls))[before:]
-        shown = "".join(texts)
+        shown = "".join(item for item in items if isinstance(item, str))
         if self._reading.parser is not None:
             self.shown += shown
-        return Piece(shown, tuple(tokens[: len(offsets)]), tuple(offsets), calls)
+        return Piece(shown, tuple(tokens[: len(offsets)]), tuple(offsets), calls, tuple(items))
 
     def spoken(self) -> tuple[int, str]:
         """How many tokens the client has seen as text, and that text: what it would send back. A token that is
@@ -118,16 +121,18 @@ class AnswerText:
         self._length += len(text)
         return self._stops.push(text, armed=self.tokens > self._min_tokens)
 
-    def _read(self, text: str) -> str:
-        """Of text that is certain, what is no call."""
+    def _read(self, text: str) -> list[str | ToolCall]:
+        """What is certain after text that is."""
         self._raw.append(text)
         parser = self._reading.parser
-        return text if parser is None else self._sort(parser.push(text))
+        if parser is None:
+            return [text] if text else []
+        return self._noted(parser.push(text))
 
-    def _finish(self) -> str:
+    def _finish(self) -> list[str | ToolCall]:
         parser = self._reading.parser
-        return "" if parser is None else self._sort(parser.finish())
+        return [] if parser is None else self._noted(parser.finish())
 
-    def _sort(self, items: Sequence[str | ToolCall]) -> str:
+    def _noted(self, items: list[str | ToolCall]) -> list[str | ToolCall]:
         self.calls += (item for item in items if isinstance(item, ToolCall))
-        return "".join(item for item in items if isinstance(item, str))
+        return items

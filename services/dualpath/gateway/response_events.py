@@ -32,20 +32,22 @@ class ResponseWriter:
 
     def add(self, piece: Piece) -> list[Json]:
         events: list[Json] = []
-        if piece.text:
-            if self._text is None:
-                events += self._open_message()
-            assert self._text is not None
-            self._text.append(piece.text)
-            logprobs = self._form.entries(piece) if self._form.logprobs is not None else []
-            self._logprobs += logprobs
-            events.append(
-                self._part("response.output_text.delta", delta=piece.text, logprobs=logprobs)
-            )
-        for _, call in piece.calls:
-            events += self._close_message("completed")
-            events += self._call(call)
+        logprobs = self._form.entries(piece) if self._form.logprobs is not None else []
+        for item in piece.items:
+            if isinstance(item, str):
+                events += self._say(item, logprobs)
+                logprobs = []
+            else:
+                events += [*self._close_message("completed"), *self._call(item)]
         return events
+
+    def _say(self, text: str, logprobs: list[Json]) -> list[Json]:
+        events = self._open_message() if self._text is None else []
+        assert self._text is not None
+        self._text.append(text)
+        self._logprobs += logprobs
+        delta = self._part("response.output_text.delta", delta=text, logprobs=logprobs)
+        return [*events, delta]
 
     def end(self, finish: str, usage: Usage) -> list[Json]:
         """The last events; `response` is final then."""

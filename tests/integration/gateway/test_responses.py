@@ -127,6 +127,13 @@ async def test_streamed_calls_have_events_of_their_own(harness: Harness) -> None
     assert {getattr(event, "output_index", 0) for event in events} == {0}
 
 
+async def test_text_after_a_call_comes_after_it(harness: Harness) -> None:
+    harness.cluster.script = ending(f"One. {CALL} Two.")
+    answer = await harness.openai.responses.create(model="synthetic", input="x", tools=[TOOL])
+    assert [item.type for item in answer.output] == ["message", "function_call", "message"]
+    assert answer.output_text == "One.Two."
+
+
 async def test_a_conversation_goes_on_from_a_response(harness: Harness) -> None:
     prompts: list[str] = []
     harness.cluster.script = recording(prompts, "Blue.")
