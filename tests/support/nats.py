@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from dualpath.bus import Bus
+from dualpath.telemetry.leash import leashed
 
 
 def _binary() -> str:
@@ -27,7 +28,7 @@ def _binary() -> str:
 
 
 class NatsServer:
-    """`start`, `stop` and `start` again keep port and login, as a restarted server does."""
+    """`start`, `stop` and `start` again keep port and login, as a restarted server does. It dies with the tests."""
 
     def __init__(self, home: Path, *, max_payload: int | None = None) -> None:
         self.user, self.password = "test", secrets.token_hex(8)
@@ -49,7 +50,7 @@ class NatsServer:
             + (f"max_payload: {self._max_payload}\n" if self._max_payload else "")
         )
         self._process = await asyncio.create_subprocess_exec(
-            _binary(), "-c", str(config), "-l", str(self._home / "nats.log")
+            *leashed([_binary(), "-c", str(config), "-l", str(self._home / "nats.log")])
         )
         file = ports / f"nats-server_{self._process.pid}.ports"
         deadline = time.monotonic() + 10

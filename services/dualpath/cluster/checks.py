@@ -12,6 +12,7 @@ from pathlib import Path
 from dualpath.cluster.home import Home
 from dualpath.policy.bottleneck import BottleneckReport, bottleneck_free
 from dualpath.settings import Settings
+from dualpath.transport.rdma import nixl
 from dualpath.transport.tls import Tls
 
 _PAPER_DRAM_TO_SNIC = 10.0
@@ -28,7 +29,7 @@ def check_settings(settings: Settings) -> Iterator[str]:
             "shard_addresses is set, but `dualpath up` starts its own shards; leave it out "
             "(`dualpath serve` takes it)"
         )
-    if settings.transport == "rdma" and find_spec("nixl_cu12") is None:
+    if settings.transport == "rdma" and find_spec(nixl.MODULE) is None:
         yield (
             "transport is rdma, but NIXL is not installed: run pip install 'dualpath[rdma]', or set "
             "transport to tcp"

@@ -1,4 +1,5 @@
-"""Who may open a link: both ends prove that they know the cluster's secret. Pure.
+"""Who may open a link: both ends prove that they know the cluster's secret. Pure but for what is drawn:
+nonces and incarnations.
 
     dialer                         listener
     HELLO (identity, nonce)   →
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 from hashlib import sha256
 
 from dualpath.lanes.api import Lane
@@ -159,22 +161,21 @@ class Proofs:
 
 def check_proof(data: bytes, expected: bytes) -> None:
     """At the listener. Raise Refusal where the dialer does not know the secret."""
-    try:
-        right = hmac.compare_digest(_decode_proof(data).mac, expected)
-    except MalformedMessage as error:
-        raise Refusal("malformed", f"the peer's PROOF cannot be read: {error}") from error
-    if not right:
-        raise Refusal(
-            "secret", "the peer uses another cluster secret; give both sides the same one"
-        )
+    _check_mac("PROOF", _decode_proof, data, expected)
 
 
 def check_welcome(data: bytes, expected: bytes) -> None:
     """At the dialer. Raise Refusal where the listener does not know the secret."""
+    _check_mac("WELCOME", _decode_welcome, data, expected)
+
+
+def _check_mac(
+    kind: str, decode: Callable[[bytes], Proof | Welcome], data: bytes, expected: bytes
+) -> None:
     try:
-        right = hmac.compare_digest(_decode_welcome(data).mac, expected)
+        right = hmac.compare_digest(decode(data).mac, expected)
     except MalformedMessage as error:
-        raise Refusal("malformed", f"the peer's WELCOME cannot be read: {error}") from error
+        raise Refusal("malformed", f"the peer's {kind} cannot be read: {error}") from error
     if not right:
         raise Refusal(
             "secret", "the peer uses another cluster secret; give both sides the same one"
