@@ -69,6 +69,7 @@ class ShardConnection:
             [parse_shard(text) for text in settings.shard_addresses],
             fingerprint=spec.fingerprint,
             block_bytes=spec.geometry.full_block_bytes,
+            replicas=settings.store_replicas,
             # Within the estimate's own time, so that a shard that hangs is found out and not asked again.
             match_deadline_s=0.8 * ESTIMATE_S,
         )

@@ -22,17 +22,19 @@ class Placement:
         ]
 
     def holder(self, key: bytes) -> str:
-        """The shard where `key` belongs."""
-        return max((xxhash.xxh3_64_intdigest(key, seed), name) for seed, name in self._seeds)[1]
+        """The shard where `key` belongs first."""
+        return self.holders([key], 1)[0][0]
 
-    def by_holder(self, keys: Sequence[bytes]) -> dict[str, list[int]]:
-        """Indices of `keys` by the shard that holds them, in order."""
+    def holders(self, keys: Sequence[bytes], replicas: int) -> list[tuple[str, ...]]:
+        """The shards that keep a copy of each key, the first choice first."""
         names = [name for _, name in self._seeds]
         if len(names) == 1:
-            return {names[0]: list(range(len(keys)))} if keys else {}
+            return [(names[0],)] * len(keys)
         weigh = xxhash.xxh3_64_intdigest
         columns = [[weigh(key, seed) for key in keys] for seed, _ in self._seeds]
-        groups: dict[str, list[int]] = {}
-        for index, weights in enumerate(zip(*columns, strict=True)):
-            groups.setdefault(names[weights.index(max(weights))], []).append(index)
-        return groups
+        if replicas == 1:
+            return [(names[w.index(max(w))],) for w in zip(*columns, strict=True)]
+        return [
+            tuple(name for _, name in sorted(zip(w, names, strict=True), reverse=True)[:replicas])
+            for w in zip(*columns, strict=True)
+        ]

@@ -70,8 +70,12 @@ class ShardLink:
     until it is back. Its address carries no incarnation: whoever listens there is the shard.
     """
 
-    def __init__(self, endpoint: Endpoint, address: Address, tasks: Tasks) -> None:
+    def __init__(
+        self, endpoint: Endpoint, address: Address, tasks: Tasks, *, stall_s: float | None = None
+    ) -> None:
+        """With `stall_s` a shard that does not even take a question for so long is lost; else its link decides."""
         self.address = address
+        self.stall_s = stall_s
         self.up = True
         self._endpoint = endpoint
         self._tasks = tasks
@@ -123,7 +127,8 @@ class ShardLink:
     def missed(self, message: Message) -> None:
         """Whoever waited for this answer was cancelled: what it grants would be held for nobody."""
         if isinstance(message, MatchDone) and message.lease:
-            self.tell(Release(message.lease))
+            # Also to one that counts as lost: it has just answered, as one that was stopped does when it goes on.
+            self._tasks.spawn(self._tell(Release(message.lease)), "release a lease of nobody")
 
     def lost(self, why: str) -> None:
         """The shard does not answer: fail what is open, and look for it in the background."""
@@ -175,7 +180,7 @@ class ShardCall:
         if not (self._link.up or probing):
             raise ShardUnavailable(f"shard {self.peer.endpoint_id} is not there")
         self._answer = asyncio.get_running_loop().create_future()
-        await self._link.send(message, self.peer)
+        await self._tell(message)
         answer = await self._wait(self._answer, isinstance(message, LONG))
         self._answer = None
         if isinstance(answer, StoreRefused):
@@ -187,10 +192,19 @@ class ShardCall:
             )
         return answer
 
+    async def _tell(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._link.stall_s):
+                await self._link.send(message, self.peer)
+        except TimeoutError as error:
+            why = f"it took no message for {self._link.stall_s} s"
+            self._link.lost(why)
+            raise ShardUnavailable(why) from error
+
     async def _wait(self, answer: asyncio.Future[Message], ping: bool) -> Message:
         await asyncio.wait({answer}, timeout=PING_S if ping else None)
         while not answer.done():
-            asking = asyncio.create_task(self._link.send(Ping(self.op), self.peer))
+            asking = asyncio.create_task(self._tell(Ping(self.op)))
             try:
                 either: set[asyncio.Future[Any]] = {answer, asking}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,9 @@ T = TypeVar("T")
 Status = TypeVar("Status", ReadStatus, WriteStatus)
 
 MATCH_DEADLINE_S = 2.0
+STALL_S = 2.0
+"""Where blocks have copies, a shard that does not take a question for so long counts as lost."""
+
 BATCHES_IN_FLIGHT = 2
 """Writes of one call to one shard: one is on the network while the other is on its way to the disk."""
 
@@ -59,19 +62,29 @@ class ShardStore(BlockStore):
         *,
         fingerprint: str,
         block_bytes: int,
+        replicas: int = 1,
         match_deadline_s: float = MATCH_DEADLINE_S,
     ) -> None:
-        """Raises ValueError where `shards` is empty or names one twice."""
+        """Each block is kept on `replicas` shards. Raises ValueError where `shards` is empty, names one twice, or
+        are too few for that."""
+        if not 1 <= replicas <= len(shards):
+            raise ValueError(f"{len(shards)} shards cannot keep {replicas} copies of a block")
         self.namespace = wire.Namespace(fingerprint, block_bytes)
         self.counters: Counter[str] = Counter()
         """Blocks by what became of them: `read_found`, `read_absent`, …, `write_stored`, …"""
         self.bytes_read = 0
         self.bytes_written = 0
         self._placement = Placement([shard.endpoint_id for shard in shards])
+        self._replicas = replicas
         self._tasks = Tasks()
+        # With no other shard to turn to, nothing is won by giving up one that is only slow.
+        stall_s = STALL_S if replicas > 1 else None
         self._links = {
-            shard.endpoint_id: ShardLink(endpoint, shard, self._tasks) for shard in shards
+            shard.endpoint_id: ShardLink(endpoint, shard, self._tasks, stall_s=stall_s)
+            for shard in shards
         }
+        self._asked: Counter[str] = Counter()
+        """Blocks that reads wait for, by shard."""
         self._threads = Threads(2, "checksums")
         self._reads = ShardReads(endpoint, self.namespace, self._threads)
         self._writes = ShardWrites(endpoint, self.namespace, self._threads)
@@ -117,10 +130,10 @@ class ShardStore(BlockStore):
             if done.lease:
                 leases.append((link, done.lease))
             for index, there in zip(indices, done.present, strict=True):
-                present[index] = there
+                present[index] |= there
 
         try:
-            await _all(ask(link, indices) for link, indices in self._spread(keys))
+            await _all(ask(link, indices) for link, indices in self._copies(keys))
         except asyncio.CancelledError:
             self._end_leases(leases)
             raise
@@ -166,21 +179,42 @@ class ShardStore(BlockStore):
     ) -> list[ReadStatus]:
         """Raises ValueError where a view is not of the block's size, or their number not that of the keys."""
         into = self._checked(keys, into)
-        statuses = [ReadStatus.FAILED] * len(keys)
+        statuses = [ReadStatus.ABSENT] * len(keys)
+        holders = self._placement.holders(keys, self._replicas)
         ends = asyncio.get_running_loop().time() + deadline_s
 
         async def ask(link: ShardLink, indices: list[int]) -> None:
-            got = await self._reads.read(
-                link, [keys[i] for i in indices], [into[i] for i in indices], ends
-            )
+            name = link.address.endpoint_id
+            self._asked[name] += len(indices)
+            try:
+                got = await self._reads.read(
+                    link, [keys[i] for i in indices], [into[i] for i in indices], ends
+                )
+            finally:
+                self._asked[name] -= len(indices)
             for index, status in zip(indices, got, strict=True):
-                statuses[index] = status
+                statuses[index] = _worse(statuses[index], status)
 
-        await _all(ask(link, indices) for link, indices in self._spread(keys))
+        pending, tried = list(range(len(keys))), [set[str]() for _ in keys]
+        for attempt in range(self._replicas):
+            chosen = [self._shorter(holders[index], tried[index]) for index in pending]
+            for index, name in zip(pending, chosen, strict=True):
+                tried[index].add(name)
+            await _all(ask(link, indices) for link, indices in self._grouped(pending, chosen))
+            pending = [index for index in pending if statuses[index] is not ReadStatus.FOUND]
+            if not pending:
+                break
+            if attempt + 1 < self._replicas:
+                self.counters["read_elsewhere"] += len(pending)
         for status in statuses:
             self.counters[f"read_{status.name.lower()}"] += 1
         self.bytes_read += self.namespace.block_bytes * statuses.count(ReadStatus.FOUND)
         return statuses
+
+    def _shorter(self, holders: Sequence[str], tried: set[str]) -> str:
+        """Of the shards that keep a block, one that answers, with the shorter queue; the first choice where equal."""
+        left = [name for name in holders if name not in tried]
+        return min(left, key=lambda name: (not self._links[name].up, self._asked[name]))
 
     # ── write ──────────────────────────────────────────────────────────────────────────────────────
     async def write(
@@ -197,7 +231,7 @@ class ShardStore(BlockStore):
         for index, key in enumerate(keys):
             first.setdefault(key, index)
         unique = list(first)
-        outcome = dict.fromkeys(unique, WriteStatus.NOT_STORED)
+        outcome: dict[bytes, set[WriteStatus]] = {key: set() for key in unique}
         ends = asyncio.get_running_loop().time() + deadline_s
         per_batch = max(1, wire.WRITE_BATCH_BYTES // self.namespace.block_bytes)
         turns = {name: asyncio.Semaphore(BATCHES_IN_FLIGHT) for name in self._links}
@@ -213,14 +247,17 @@ class ShardStore(BlockStore):
                     [depth + place for place in places],
                     ends,
                 )
-            outcome.update(zip(batch, got, strict=True))
+            for key, status in zip(batch, got, strict=True):
+                outcome[key].add(status)
 
-        await _all(put(link, indices) for link, indices in self._spread(unique, per_batch))
-        for status in outcome.values():
+        await _all(put(link, indices) for link, indices in self._copies(unique, per_batch))
+        # One copy is enough: what a lost shard lacks it gets when the block is next written.
+        best = {key: min(statuses) for key, statuses in outcome.items()}
+        for status in best.values():
             self.counters[f"write_{status.name.lower()}"] += 1
-        stored = list(outcome.values()).count(WriteStatus.STORED)
+        stored = list(best.values()).count(WriteStatus.STORED)
         self.bytes_written += self.namespace.block_bytes * stored
-        return [outcome[key] for key in keys]
+        return [best[key] for key in keys]
 
     # ── the rest ───────────────────────────────────────────────────────────────────────────────────
     async def stat(self) -> StoreStat:
@@ -242,15 +279,30 @@ class ShardStore(BlockStore):
         await _all(map(ask, self._links.values()))
         return StoreStat(total["blocks"], total["nbytes"])
 
-    def _spread(
+    def _copies(
         self, keys: Sequence[bytes], per_message: int = wire.MAX_KEYS
     ) -> list[tuple[ShardLink, list[int]]]:
+        """The messages about every copy of some keys."""
+        holders = self._placement.holders(keys, self._replicas)
+        indices, copies = range(len(keys)), range(self._replicas)
+        return [
+            message
+            for copy in copies
+            for message in self._grouped(indices, [names[copy] for names in holders], per_message)
+        ]
+
+    def _grouped(
+        self, indices: Sequence[int], names: Sequence[str], per_message: int = wire.MAX_KEYS
+    ) -> list[tuple[ShardLink, list[int]]]:
         """The messages that a call needs: a shard, and the indices of the keys that it is asked about."""
+        groups: dict[str, list[int]] = {}
+        for index, name in zip(indices, names, strict=True):
+            groups.setdefault(name, []).append(index)
         most = min(per_message, wire.MAX_KEYS)
         return [
-            (self._links[shard_id], indices[start : start + most])
-            for shard_id, indices in self._placement.by_holder(keys).items()
-            for start in range(0, len(indices), most)
+            (self._links[name], group[start : start + most])
+            for name, group in groups.items()
+            for start in range(0, len(group), most)
         ]
 
     def _checked(self, keys: Sequence[bytes], views: Sequence[memoryview]) -> list[memoryview]:
@@ -268,3 +320,13 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for one in work:
             group.create_task(one)
+
+
+_KINDS_OF_NO = (ReadStatus.FOUND, ReadStatus.ABSENT, ReadStatus.FAILED, ReadStatus.CORRUPT)
+
+
+def _worse(before: ReadStatus, status: ReadStatus) -> ReadStatus:
+    """What became of a block after another copy was asked for: found, or what tells most of why it was not."""
+    if status is ReadStatus.FOUND:
+        return status
+    return max(before, status, key=_KINDS_OF_NO.index)

@@ -106,6 +106,7 @@ class Node(ABC):
             [parse_shard(text) for text in settings.shard_addresses],
             fingerprint=spec.fingerprint,
             block_bytes=block,
+            replicas=settings.store_replicas,
         )
         self.reader = ShareReader(
             self.store,

@@ -175,6 +175,7 @@ class Settings(BaseSettings):
         description="Disk that the blocks of a shard may take; those used longest ago give way. "
         "Default: all that there is",
     )
+    store_replicas: int = Field(1, ge=1, le=8, description="Shards that keep a copy of each block")
     store_fsync: bool = Field(
         False, description="A block counts as stored only when it would survive a power loss"
     )
@@ -322,6 +323,11 @@ class Settings(BaseSettings):
         if self.mode == "oracle" and self.model != "synthetic":
             raise ValueError(
                 "mode oracle moves KV for free, which only --model synthetic can emulate"
+            )
+        if self.store_replicas > self.shards:
+            raise ValueError(
+                f"{self.shards} shards cannot keep {self.store_replicas} copies of a block; raise shards, or "
+                "lower store_replicas"
             )
         if self.nats_url is None and (self.nats_user or self.nats_password):
             raise ValueError(

@@ -144,6 +144,8 @@ class Lab:
         name: str = "node",
         rate: float | None = None,
         fingerprint: str = "model",
+        replicas: int = 1,
+        transfer_deadline_s: float = 2.0,
     ) -> ShardStore:
         """A client of these shards. `rate` paces its NIC."""
         snic = TcpEndpoint(
@@ -152,7 +154,7 @@ class Lab:
             nic=PacedNic(f"{name}.nic", rate, quantum_bytes=16 * 1024),
             secret=SECRET.encode(),
             fingerprint=fingerprint,
-            transfer_deadline_s=2.0,
+            transfer_deadline_s=transfer_deadline_s,
         )
         self._stack.push_async_callback(snic.close)
         store = ShardStore(
@@ -160,6 +162,7 @@ class Lab:
             [parse_shard(shard.address) for shard in shards],
             fingerprint=fingerprint,
             block_bytes=block_bytes,
+            replicas=replicas,
         )
         await snic.start(store.on_message)
         self._stack.push_async_callback(store.close)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,24 +24,32 @@ def test_the_order_in_which_shards_are_named_does_not_matter(shards: set[str], k
     assert Placement(sorted(shards)).holder(key) == Placement(sorted(shards)[::-1]).holder(key)
 
 
-@given(shards=shard_sets, batch=st.lists(keys, max_size=30))
-def test_grouping_puts_every_key_with_its_holder_in_order(
-    shards: set[str], batch: list[bytes]
+@given(shards=shard_sets, batch=st.lists(keys, max_size=30), replicas=st.integers(1, 8))
+def test_copies_are_on_shards_of_their_own_and_the_first_is_where_it_was_without_them(
+    shards: set[str], batch: list[bytes], replicas: int
 ) -> None:
     placement = Placement(sorted(shards))
-    groups = placement.by_holder(batch)
-    assert sorted(i for indices in groups.values() for i in indices) == list(range(len(batch)))
-    for shard, indices in groups.items():
-        assert indices == sorted(indices)
-        assert all(placement.holder(batch[index]) == shard for index in indices)
+    for key, names in zip(batch, placement.holders(batch, replicas), strict=True):
+        assert len(set(names)) == len(names) == min(replicas, len(shards))
+        assert names[0] == placement.holder(key)
+
+
+@given(shards=shard_sets, new=st.text(min_size=9, max_size=9), key=keys)
+def test_a_shard_that_is_lost_leaves_the_other_copies_where_they_are(
+    shards: set[str], new: str, key: bytes
+) -> None:
+    (before,) = Placement([*shards, new]).holders([key], 2)
+    (after,) = Placement(sorted(shards)).holders([key], 2)
+    assert set(before) - {new} <= set(after)
 
 
 def test_shares_are_about_equal_and_a_new_shard_moves_only_its_share() -> None:
     sample = [number.to_bytes(16, "big") for number in range(4000)]
     four = Placement(["a", "b", "c", "d"])
     five = Placement(["a", "b", "c", "d", "e"])
-    shares = [len(indices) for indices in four.by_holder(sample).values()]
-    assert max(shares) < 1.25 * min(shares)
+    for replicas in (1, 2):
+        shares = Counter(name for names in four.holders(sample, replicas) for name in names)
+        assert max(shares.values()) < 1.25 * min(shares.values())
     moved = sum(four.holder(key) != five.holder(key) for key in sample)
     assert 600 < moved < 1000
 
