@@ -76,6 +76,7 @@ async def test_a_lost_shard_costs_its_own_blocks_only(lab: Any, eventually: Even
     assert await read(store, *range(40)) == [FOUND] * 40
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("rounds", [4, pytest.param(50, marks=pytest.mark.slow)])
 async def test_killed_while_writing_every_block_is_whole_or_absent(
     lab: Any, eventually: Eventually, rounds: int
