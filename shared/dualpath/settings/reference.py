@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from dualpath.settings.settings import Settings, SyntheticProfile
+from dualpath.settings.settings import Settings
+from dualpath.settings.synthetic import SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
 from dualpath.settings.vl import VlArbitration
 
@@ -71,6 +72,8 @@ def _default(field: FieldInfo) -> str:
         return "`~/.local/share/dualpath`"
     if default is None or default == () or isinstance(default, BaseModel):
         return ""
+    if isinstance(default, tuple):
+        return f"`{list(default)}`"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     units = next((_UNITS[v.func] for v in field.metadata if getattr(v, "func", 0) in _UNITS), ())

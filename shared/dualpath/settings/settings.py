@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -23,8 +15,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from dualpath.settings.mistakes import file_mistake, sentence, unknown_variables
 from dualpath.settings.places import default_home
+from dualpath.settings.synthetic import SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
 from dualpath.settings.vl import VlArbitration
 
@@ -50,34 +42,8 @@ def _absolute_model(model: str) -> str:
 
 ENV_PREFIX = "DUALPATH_"
 
-CONFIG_VARIABLE = "DUALPATH_CONFIG"
-"""Names the file that is read where the command line names none: TOML, or JSON where it ends in .json."""
-
-_config: ContextVar[Path | None] = ContextVar("settings file", default=None)
-
-
-class SyntheticProfile(BaseModel, extra="forbid"):
-    """Shape and emulated speed of the synthetic engine."""
-
-    layers: int = Field(8, ge=1, le=256, description="Layers")
-    row_bytes: int = Field(
-        256, ge=8, le=1 << 20, description="KV bytes of a token in one layer (K and V)"
-    )
-    vocab_size: int = Field(32_000, ge=260, description="Token ids are below this")
-    max_context: int = Field(32_768, ge=2, description="Longest prompt plus output, in tokens")
-    forward_s: float = Field(0.0005, ge=0, description="Fixed time of a forward")
-    token_s: float = Field(2e-6, ge=0, description="Linear time of a computed token")
-    attention_s: float = Field(
-        1e-10, ge=0, description="Attention time of one (new token, context token) pair"
-    )
-    decode_step_s: float = Field(0.002, ge=0, description="Fixed time of a decode step")
-    all_to_all_bytes: int = Field(
-        0,
-        ge=0,
-        le=1 << 20,
-        description="Bytes that a token's AllToAll in a layer spreads over the node's engines; these then step "
-        "together. 0: no collectives",
-    )
+settings_file: ContextVar[Path | None] = ContextVar("settings file", default=None)
+"""What `Settings` are read from, beside the environment: TOML, or JSON where its name ends in .json."""
 
 
 class Settings(BaseSettings):
@@ -147,8 +113,8 @@ class Settings(BaseSettings):
     )
     tls: bool = Field(
         False,
-        description="Encrypt the links between processes; `dualpath up` makes a certificate where none is "
-        "set below",
+        description="Encrypt the links between processes, as the certificate below does wherever it is set; "
+        "where it is not, `dualpath up` makes one",
     )
     tls_certificate: AbsolutePath | None = Field(
         None, description="This process's certificate, with what leads to the CA; PEM"
@@ -198,11 +164,11 @@ class Settings(BaseSettings):
     )
     lanes: bool = Field(True, description="Virtual lanes; off: one lane for all")
     arbitration: Literal["weighted", "vl-tables"] = Field(
-        "weighted", description="How lanes share a NIC: by `high_share`, or as InfiniBand does it"
+        "weighted", description="How lanes share a NIC: by `high_share`, or by InfiniBand's tables"
     )
-    high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane")
+    high_share: float = Field(0.99, gt=0, lt=1, description="Share of the high lane, by weights")
     vl_tables: VlArbitration = Field(
-        VlArbitration(), description="The tables of the latter, see below"
+        VlArbitration(), description="InfiniBand's tables, where it is vl-tables; see below"
     )
     lane_dscp: tuple[Dscp, Dscp] = Field(
         (46, 8), description="DSCP of the high and of the low lane's packets"
@@ -212,7 +178,11 @@ class Settings(BaseSettings):
         description="SO_PRIORITY of the high and of the low lane's sockets; above 6, such as an htb class "
         "as major · 65536 + minor, the process needs CAP_NET_ADMIN",
     )
-    quantum: Bytes = Field(256 * 1024, description="Bytes that a NIC sends per decision")
+    quantum: Bytes = Field(
+        256 * 1024,
+        description="Bytes that a NIC sends per decision: fewer where they would take more than 5 ms, and no "
+        "fewer than 4 MiB where it has no bandwidth",
+    )
 
     # How KV moves between processes (docs/rdma.md)
     transport: Literal["tcp", "rdma"] = Field(
@@ -299,7 +269,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Command line over environment over file."""
-        path = _config.get()
+        path = settings_file.get()
         if path is None:
             return (init_settings, env_settings)
         kind = JsonConfigSettingsSource if path.suffix == ".json" else TomlConfigSettingsSource
@@ -377,33 +347,3 @@ class Settings(BaseSettings):
         if self.mode == "oracle":
             return None, None
         return self.snic_bandwidth, self.cnic_bandwidth
-
-
-def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
-    """Settings from `config` or the file that $DUALPATH_CONFIG names, the environment, and `overrides`
-    that are not None.
-
-    Raises ValueError with one sentence per mistake: which setting, where from, what is wrong.
-    """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if config is None and (named := os.environ.get(CONFIG_VARIABLE)):
-        config = Path(named)
-    if mistakes := unknown_variables(os.environ, ENV_PREFIX, [*Settings.model_fields, "config"]):
-        raise ValueError("\n".join(mistakes))
-    if config is not None and (mistake := file_mistake(config)):
-        raise ValueError(mistake)
-    token = _config.set(config)
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        lines = [
-            sentence(item, Settings, SyntheticProfile, VlArbitration) for item in error.errors()
-        ]
-        raise ValueError("\n".join(lines)) from error
-    finally:
-        _config.reset(token)
-
-
-def dump_settings(settings: Settings) -> bytes:
-    """All of `settings`, secrets too, as a JSON file that `load_settings` reads back."""
-    return settings.model_dump_json(exclude_none=True, indent=2).encode()
