@@ -24,7 +24,6 @@ from dualpath.node.ids import NoTokenIds, fetch_history
 from dualpath.node.node import Node, now_s
 from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
-from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import MessageRefused, TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import Message, encode
@@ -54,7 +53,6 @@ class DecodeNode(Node):
         backends: Sequence[Backend],
         bus: Bus,
         node_id: str,
-        metrics: Metrics | None = None,
     ) -> None:
         super().__init__(
             settings,
@@ -64,7 +62,6 @@ class DecodeNode(Node):
             node_id,
             buffer_bytes=settings.decode_buffer,
             reserved_slots=settings.write_back_blocks,
-            metrics=metrics,
         )
         self._requests: AttemptTable[DecodeRequest] = AttemptTable(self.crashed)
         self._sender = TokenSender(bus, node_id)

@@ -25,7 +25,6 @@ from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.row import EngineParts
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
-from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import Message, encode
@@ -55,16 +54,9 @@ class PrefillNode(Node):
         backends: Sequence[Backend],
         bus: Bus,
         node_id: str,
-        metrics: Metrics | None = None,
     ) -> None:
         super().__init__(
-            settings,
-            spec,
-            backends,
-            bus,
-            node_id,
-            buffer_bytes=settings.prefill_buffer,
-            metrics=metrics,
+            settings, spec, backends, bus, node_id, buffer_bytes=settings.prefill_buffer
         )
         self._requests: AttemptTable[PrefillRequest] = AttemptTable(self.crashed)
         self._early: dict[Attempt, data.LoadDone] = {}

@@ -72,7 +72,6 @@ class Node(ABC):
         *,
         buffer_bytes: int,
         reserved_slots: int = 0,
-        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
         self.spec = spec
@@ -81,7 +80,7 @@ class Node(ABC):
         self.bus = bus
         self.node_id = node_id
         self.grammars = Grammars(spec.directory or Path(), spec.vocab_size, spec.eos_ids)
-        self.metrics = metrics or Metrics(self.role, node_id)
+        self.metrics = Metrics(self.role, node_id)
         snic_rate, self._cnic_rate = settings.nic_bandwidths
         self.snic = nic_of(settings, f"{node_id}.snic", snic_rate)
         self.snic_endpoint: Endpoint = self._endpoint(self.snic, 0)
