@@ -16,13 +16,19 @@ from dualpath.cli.options import (
     CnicBandwidth,
     Config,
     Decode,
+    Dtype,
     Engines,
+    Gateways,
     Home,
+    Layerwise,
+    Mode,
     Model,
     Port,
     Prefill,
+    ReadPath,
     Shards,
     SnicBandwidth,
+    UseTls,
 )
 
 app = typer.Typer(
@@ -65,37 +71,14 @@ def up(
     decode: Decode = None,
     engines: Engines = None,
     shards: Shards = None,
-    gateways: Annotated[
-        int | None, typer.Option(metavar="N", help="Gateways, on ports from --port on.")
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="dualpath (default), pe-only, basic or oracle."),
-    ] = None,
-    read_path: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Who reads cached KV: adaptive, split, prefill, decode or round-robin.",
-        ),
-    ] = None,
-    layerwise: Annotated[
-        bool | None,
-        typer.Option(
-            "--layerwise/--no-layerwise",
-            help="Hold one layer's KV on prefill engines, not all layers'.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="auto (default), bfloat16 or float32.")
-    ] = None,
+    gateways: Gateways = None,
+    mode: Mode = None,
+    read_path: ReadPath = None,
+    layerwise: Layerwise = None,
+    dtype: Dtype = None,
     snic_bandwidth: SnicBandwidth = None,
     cnic_bandwidth: CnicBandwidth = None,
-    tls: Annotated[
-        bool | None,
-        typer.Option("--tls", help="Encrypt the links between processes.", show_default=False),
-    ] = None,
+    tls: UseTls = None,
     port: Port = None,
     home: Home = None,
     config: Config = None,
@@ -189,8 +172,14 @@ def doctor(
     decode: Decode = None,
     engines: Engines = None,
     shards: Shards = None,
+    gateways: Gateways = None,
+    mode: Mode = None,
+    read_path: ReadPath = None,
+    layerwise: Layerwise = None,
+    dtype: Dtype = None,
     snic_bandwidth: SnicBandwidth = None,
     cnic_bandwidth: CnicBandwidth = None,
+    tls: UseTls = None,
     port: Port = None,
     home: Home = None,
     config: Config = None,
@@ -199,7 +188,7 @@ def doctor(
     """Say whether a cluster could start here, and what to do where it could not.
 
     Looks at packages, nats-server, the model, ports, disk, memory, the CPU, the shape and the pools; starts and
-    writes nothing. Takes the settings that `up` takes, from the same places.
+    writes nothing. Takes the options of `up`.
 
     Exit code 0: it can start (! is worth knowing); 1: something is in the way (✗); 2: settings are wrong.
 

@@ -31,12 +31,41 @@ Prefill = Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")
 Decode = Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")]
 Engines = Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")]
 Shards = Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")]
+Gateways = Annotated[
+    int | None, typer.Option(metavar="N", help="Gateways, on ports from --port on.")
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="dualpath (default), pe-only, basic or oracle."),
+]
+ReadPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Who reads cached KV: adaptive, split, prefill, decode or round-robin.",
+    ),
+]
+Layerwise = Annotated[
+    bool | None,
+    typer.Option(
+        "--layerwise/--no-layerwise",
+        help="Hold one layer's KV on prefill engines, not all layers'.",
+        show_default=False,
+    ),
+]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="auto (default), bfloat16 or float32.")
+]
 SnicBandwidth = Annotated[
     str | None,
     typer.Option(metavar="RATE", help="Emulate each node's storage NIC: 50MB/s, 400Gbps."),
 ]
 CnicBandwidth = Annotated[
     str | None, typer.Option(metavar="RATE", help="Emulate each engine's compute NIC.")
+]
+UseTls = Annotated[
+    bool | None,
+    typer.Option("--tls", help="Encrypt the links between processes.", show_default=False),
 ]
 Port = Annotated[
     int | None,

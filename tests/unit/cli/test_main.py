@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from dualpath.cli.main import app
 
 HEAVY = (
     "torch", "transformers", "nats", "fastapi", "uvicorn", "pydantic", "tokenizers", "numpy", "httpx",
 )  # fmt: skip
-ALL = ("up", "status", "down", "doctor", "chat", "demo", "serve")
+ALL = ("up", "status", "top", "down", "doctor", "chat", "demo", "serve", "store", "bench")
 
 
 def dualpath(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +47,12 @@ def test_every_command_has_help_in_plain_text(command: str) -> None:
 
 def test_help_teaches_with_examples() -> None:
     assert "dualpath up --model tiny" in dualpath("up", "--help").stdout
+
+
+def test_doctor_takes_the_options_that_say_what_up_would_start() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    up, doctor = ({p.name for p in commands[name].params} for name in ("up", "doctor"))
+    assert up - doctor == {"detach", "log_format"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
