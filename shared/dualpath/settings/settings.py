@@ -294,9 +294,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "mode oracle moves KV for free, which only --model synthetic can emulate"
             )
-        if self.store_replicas > self.shards:
+        # Processes that are started by hand have addresses; `shards` says nothing then.
+        shards = len(self.shard_addresses) or self.shards
+        if self.store_replicas > shards:
             raise ValueError(
-                f"{self.shards} shards cannot keep {self.store_replicas} copies of a block; raise shards, or "
+                f"{shards} shards cannot keep {self.store_replicas} copies of a block; add shards, or "
                 "lower store_replicas"
             )
         if self.nats_url is None and (self.nats_user or self.nats_password):

@@ -69,6 +69,8 @@ def test_dumped_settings_load_as_they_were(tmp_path: Path) -> None:
         ({"tls_certificate": "node.crt", "tls_ca": "ca.crt"}, "set all three, or none"),
         ({"tls": True, "transport": "rdma"}, "leave tls out, or use tcp"),
         ({"lane_dscp": (64, 0)}, "lane_dscp"),
+        ({"store_replicas": 3}, "2 shards cannot keep 3 copies"),
+        ({"store_replicas": 2, "shard_addresses": ("s=h:1",)}, "1 shards cannot keep 2 copies"),
         ({"port": 65535, "gateways": 2}, "choose a lower port"),
         ({"prefil": 2}, "did you mean prefill"),
         ({"snic_bandwidth": "5 parsec"}, "write for example 50MB/s"),
@@ -77,6 +79,11 @@ def test_dumped_settings_load_as_they_were(tmp_path: Path) -> None:
 def test_a_contradiction_is_an_error_in_a_sentence(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         load_settings(**given)
+
+
+def test_copies_are_kept_on_as_many_shards_as_have_addresses() -> None:
+    addresses = ("storage-0=h:1", "storage-1=h:2", "storage-2=h:3")
+    assert load_settings(store_replicas=3, shard_addresses=addresses).store_replicas == 3
 
 
 def test_every_mistake_is_told_at_once() -> None:
