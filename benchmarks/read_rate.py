@@ -3,18 +3,19 @@
     python -m benchmarks.read_rate [--paths prefill,decode,split] [--cached 4096] [--concurrent 1,4] [--runs 5]
 
 For each read path a cluster of two shards, one prefill and one decode node with unlimited NICs and a synthetic
-model whose emulated compute takes no time. Contexts are stored; then prompts of a stored context and a new end
-are asked for, one alone or several with different contexts at once. From the prefill node's log:
+model whose layers take `--layer-ms` to compute, in which this machine's cores are free. Contexts are stored; then
+prompts of a stored context and a new end are asked for, one alone or several with different contexts at once. From
+the prefill node's log:
 
     loaded   until all blocks are in host buffers: from the moment the first request of the group begins to load to
              the moment the last one has all of its hits (PE path: in the PE buffer; DE path: in the DE buffer)
     device   until the last layer has arrived on the PE's device, from the same begin on
 
 So `device` has in it: leases, the shards' reads of files (in the page cache: they were just written), the way
-over sockets, checksums, the copy to the device or, of the DE's share, the second way over a socket; and what goes
-on meanwhile on the same cores: digesting the layers that are there, and, of the PE's share, sending them on to the
-DE (a place in the ring waits for that, where the ring holds fewer than all layers). Not in it: HTTP, tokenizing,
-matching, scheduling.
+over sockets, checksums, the copy to the device or, of the DE's share, the second way over a socket. What goes on
+when a layer has been computed (it is digested and, of the PE's share, sent on to the DE) is another way, and has the
+cores to itself when layers take long enough; with `--layer-ms 0` it competes with what still arrives. Not in it:
+HTTP, tokenizing, matching, scheduling.
 
 The reference, in turns with it, is a raw copy over one blocking socket between two processes (1 MiB messages, as
 transport.py does), each on a core of its own, of as many bytes of one's memory into as much memory of the other.
@@ -50,6 +51,7 @@ class Shape:
     row_bytes: int
     cached: int
     ring_layers: int
+    layer_ms: float = 0.0
 
     @property
     def cached_bytes(self) -> int:
@@ -72,7 +74,7 @@ class Shape:
             "synthetic": {
                 "layers": self.layers,
                 "row_bytes": self.row_bytes,
-                "forward_s": 0.0,
+                "forward_s": self.layers * self.layer_ms / 1e3,
                 "token_s": 0.0,
                 "attention_s": 0.0,
                 "decode_step_s": 0.0,
@@ -267,12 +269,15 @@ def main() -> None:
         default=16,
         help="layers of a request on the device at a time; with fewer than all, later ones wait for others to leave",
     )
+    parser.add_argument(
+        "--layer-ms", type=float, default=20.0, help="emulated compute of each layer of a forward"
+    )
     parser.add_argument("--concurrent", default="1,4", help="requests at once, with commas")
     parser.add_argument("--runs", type=int, default=5, help="of each kind")
     args = parser.parse_args()
     if args.cached % BLOCK_TOKENS:
         parser.error(f"--cached must be whole blocks of {BLOCK_TOKENS} tokens")
-    shape = Shape(args.layers, args.row_bytes, args.cached, args.ring_layers)
+    shape = Shape(args.layers, args.row_bytes, args.cached, args.ring_layers, args.layer_ms)
     counts = [int(text) for text in args.concurrent.split(",")]
     print(
         f"{machine()}; {shape.layers} layers, {shape.cached} cached tokens, "

@@ -86,12 +86,18 @@ class ReadCall:
         into = [room[at * size : (at + 1) * size] for at in range(len(run))]
         keys = [self.keys[index] for index in run]
         outcomes = await self.disk.read_many(self.request.namespace, keys, into)
+        sends = []
+        for index, buffer, (status, checksum) in zip(run, into, outcomes, strict=True):
+            if status is ReadStatus.FOUND:
+                sends.append(self._send(index, buffer[:block_bytes], checksum))
+            else:
+                self._statuses[index] = status
+        if len(sends) == 1:
+            await sends[0]
+            return
         async with asyncio.TaskGroup() as group:
-            for index, buffer, (status, checksum) in zip(run, into, outcomes, strict=True):
-                if status is ReadStatus.FOUND:
-                    group.create_task(self._send(index, buffer[:block_bytes], checksum))
-                else:
-                    self._statuses[index] = status
+            for send in sends:
+                group.create_task(send)
 
     async def _send(self, index: int, block: memoryview, checksum: bytes) -> None:
         """Send a block; found is what has landed at the client. Where that is gone, the call is over."""

@@ -79,6 +79,10 @@ class Extent:
         file = self._direct if direct and self._direct is not None else self._slots
         return file.read([into], _place(slot) * self.slot_bytes)
 
+    def read_cached(self, slot: int, into: memoryview) -> bool:
+        """`read` where that waits for no disk. False, and `into` undefined, where it would, or might."""
+        return self._slots.read_cached(into, _place(slot) * self.slot_bytes)
+
     def write(self, slot: int, block: memoryview) -> None:
         self._slots.write([block], _place(slot) * self.slot_bytes)
 

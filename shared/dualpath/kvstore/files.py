@@ -5,6 +5,7 @@ All of its I/O goes through here, so that a test can put a disk in its place tha
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -31,6 +32,16 @@ class DiskFile:
             offset += count
             views = _after(views, count)
         return True
+
+    def read_cached(self, view: memoryview, offset: int) -> bool:
+        """Fill `view` if all of it can be had without waiting for the disk; False where it can't, or where the file
+        system cannot tell."""
+        try:
+            return os.preadv(self.fd, [view], offset, os.RWF_NOWAIT) == len(view)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return False
+            raise
 
     def write(self, views: Views, offset: int) -> None:
         while views:

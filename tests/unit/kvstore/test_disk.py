@@ -287,6 +287,47 @@ async def test_a_block_that_arrives_damaged_is_not_stored(tmp_path: Path) -> Non
         assert store.counters["arrived_damaged"] == 1
 
 
+class Uncached(DiskFile):
+    """A file of which the page cache holds nothing; of one block it could not even be told."""
+
+    def read_cached(self, view: memoryview, offset: int) -> bool:
+        view[:] = bytes(len(view))
+        if offset:
+            raise OSError(errno.EIO, "no luck")
+        return False
+
+
+class UncachedFiles(DiskFiles):
+    def open(self, path: Path, *, writable: bool = True, direct: bool = False) -> DiskFile:
+        super().open(path, writable=writable, direct=direct).close()
+        return Uncached(path, os.O_RDWR if writable else os.O_RDONLY)
+
+
+@pytest.mark.parametrize("files", [DiskFiles(), UncachedFiles()])
+async def test_blocks_are_read_whether_the_page_cache_has_them_or_not(
+    tmp_path: Path, files: DiskFiles
+) -> None:
+    async with opened(tmp_path, files=files) as store:
+        for number in (1, 2, 3):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+            assert await get(store, LARGE, number) is ReadStatus.FOUND
+        assert not store.counters["read_failed"]
+
+
+def test_what_is_read_from_the_page_cache_is_whole_or_nothing(tmp_path: Path) -> None:
+    data = os.urandom(3 * mmap.PAGESIZE)
+    (tmp_path / "file").write_bytes(data)
+    file = DiskFile(tmp_path / "file", os.O_RDONLY)
+    try:
+        into = memoryview(bytearray(2 * mmap.PAGESIZE))
+        if file.read_cached(into, mmap.PAGESIZE):  # Not every file system can tell.
+            assert into == data[mmap.PAGESIZE :]
+        assert not file.read_cached(into, 2 * mmap.PAGESIZE)
+        assert not file.read_cached(into, 3 * mmap.PAGESIZE)
+    finally:
+        file.close()
+
+
 class RefusingFiles(DiskFiles):
     """A disk that refuses what is in `refused`, once its files are open."""
 
@@ -315,6 +356,10 @@ class RefusingFile(DiskFile):
     def read(self, views: Views, offset: int) -> bool:
         self._disk.check("read")
         return super().read(views, offset)
+
+    def read_cached(self, view: memoryview, offset: int) -> bool:
+        self._disk.check("read")
+        return super().read_cached(view, offset)
 
     def write(self, views: Views, offset: int) -> None:
         self._disk.check("write")
