@@ -44,7 +44,10 @@ from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
 
 CALL_BYTES = 16 << 20
+WRITE_BYTES = 128 << 20
 MATCH_KEYS = 2048
+POPULATED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+"""Memory as a node's arena is: there before anything arrives."""
 WANTED = {"cold": 0.8, "warm": 0.7}
 FIO_THREADS = 4
 
@@ -61,7 +64,7 @@ class Reader:
         self._keys = [key(number) for number in numbers]
         size = store.namespace.block_bytes
         self._per_call = max(1, CALL_BYTES // size)
-        memory = memoryview(mmap.mmap(-1, self._per_call * size))
+        memory = memoryview(mmap.mmap(-1, self._per_call * size, flags=POPULATED))
         self._into = [memory[i * size : (i + 1) * size] for i in range(self._per_call)]
 
     async def read(self) -> None:
@@ -85,10 +88,10 @@ async def read_all(stores: list[ShardStore], count: int, source: random.Random) 
 
 async def fill(store: ShardStore, count: int) -> None:
     size = store.namespace.block_bytes
-    per_call = max(1, CALL_BYTES // size)
+    per_call, content = max(1, CALL_BYTES // size), memoryview(random.Random(1).randbytes(size))
     for first in range(0, count, per_call):
         numbers = range(first, min(count, first + per_call))
-        blocks = [memoryview(random.Random(number).randbytes(size)) for number in numbers]
+        blocks = [content] * len(numbers)
         statuses = await store.write([key(n) for n in numbers], blocks, deadline_s=120)
         if statuses != [WriteStatus.STORED] * len(blocks):
             raise RuntimeError(f"blocks were not stored: {statuses}")
@@ -101,17 +104,20 @@ def resident(files: list[Path]) -> float:
     return sum(map(int, lines)) / sum(path.stat().st_size for path in files)
 
 
-def fio_s(files: list[Path], slot_bytes: int, nbytes: int) -> float:
-    """Seconds that fio takes for as many bytes of the same files."""
+def fio_s(files: list[Path], slot_bytes: int) -> float:
+    """Seconds per byte in which fio reads every slot of the files once, each thread those of its own files."""
     command = [
-        "fio", "--name=read", "--rw=randread", f"--bs={slot_bytes}", "--ioengine=psync",
-        f"--numjobs={FIO_THREADS}", "--thread", "--group_reporting", "--invalidate=1",
-        f"--io_size={nbytes // FIO_THREADS}", "--norandommap=0", "--output-format=json", "--readonly",
-        f"--filename={':'.join(map(str, files))}",
+        "fio", "--rw=randread", f"--bs={slot_bytes}", "--ioengine=psync", "--thread", "--invalidate=1",
+        "--group_reporting", "--readonly", "--output-format=json",
     ]  # fmt: skip
+    for thread in range(FIO_THREADS):
+        command += [
+            f"--name=read{thread}",
+            f"--filename={':'.join(map(str, files[thread::FIO_THREADS]))}",
+        ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     read = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
-    return nbytes / float(read["bw_bytes"])
+    return float(read["runtime"]) / 1e3 / float(read["io_bytes"])
 
 
 def receive(pipe: Connection) -> None:
@@ -178,7 +184,7 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
                 left = max(left, resident(files))
                 took(f"cold {clients}", await read_all(stores[:clients], count, source))
             drop_from_cache(files)
-            took("cold reference", fio_s(files, slot_bytes, nbytes))
+            took("cold reference", fio_s(files, slot_bytes) * nbytes)
             await read_all(stores[:1], count, source)
             for clients in args.clients:
                 took(f"warm {clients}", await read_all(stores[:clients], count, source))
@@ -206,6 +212,31 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
         )
 
 
+async def write_s(running: Running, block_bytes: int) -> float:
+    """Seconds until WRITE_BYTES are acknowledged as stored."""
+    async with client([running], block_bytes) as store:
+        begin = time.perf_counter()
+        await fill(store, WRITE_BYTES // block_bytes)
+        return time.perf_counter() - begin
+
+
+def writes(block_bytes: int, args: argparse.Namespace) -> None:
+    """What durability costs: STORED when readable, against STORED when synced."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(args.rounds):
+        for fsync, found in rates.items():
+            with (
+                tempfile.TemporaryDirectory(dir=args.dir, prefix="dualpath-storage-") as directory,
+                shard("storage-0", Path(directory), DiskOptions(fsync=fsync)) as running,
+            ):
+                found.append(WRITE_BYTES / uvloop.run(write_s(running, block_bytes)) / 1e9)
+    readable, durable = (statistics.median(found) for found in rates.values())
+    print(
+        f"  stored, readable {readable:.2f} GB/s; with store_fsync {durable:.2f} GB/s"
+        f" ({durable / readable:.0%})"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--total", type=parse_bytes, default=768 << 20)
@@ -228,6 +259,7 @@ def main() -> None:
             root = Path(directory)
             with shard("storage-0", root, DiskOptions(direct=args.direct)) as running:
                 uvloop.run(measure(running, root, parse_bytes(text), args))
+        writes(parse_bytes(text), args)
 
 
 if __name__ == "__main__":
