@@ -10,13 +10,13 @@ from typing import Any
 
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
-from dualpath.kvstore.tasks import finish
 from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.hbm import HbmLedger
 from dualpath.model.api import Backend, DecodeRow
 from dualpath.node.copies import Copier
 from dualpath.node.engine_group import Steps
 from dualpath.node.finish import finish_reason
+from dualpath.tasks import finish
 from dualpath.transport.collectives import CollectiveError
 from dualpath.wire.types import Attempt, Sampled
 

@@ -14,7 +14,6 @@ from dualpath.bus.nats_bus import Bus
 from dualpath.decode.engine import DamagedKV, DecodeEngine, Preempted
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
-from dualpath.kvstore.tasks import finish
 from dualpath.memory.arena import SlotRegion
 from dualpath.model.api import Backend, ModelError
 from dualpath.model.spec import ModelSpec
@@ -24,6 +23,7 @@ from dualpath.node.ids import NoTokenIds, fetch_history
 from dualpath.node.node import Node, now_s
 from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
+from dualpath.tasks import finish
 from dualpath.transport.api import MessageRefused, TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import Message, encode

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from dualpath.blocks import KVGeometry
 from dualpath.kvstore.api import BlockStore, WriteStatus
-from dualpath.kvstore.tasks import Tasks
 from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.arena import Arena
 from dualpath.model.api import DecodeRow
 from dualpath.node.copies import Copier, Copy
+from dualpath.tasks import Tasks
 from dualpath.telemetry.metrics import Metrics
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from dualpath.gateway.answers import Answer, AnswerFormat, Json, Opening, Usage
 from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flight, Flights
 from dualpath.gateway.pieces import AnswerText, Piece
+from dualpath.tasks import together
 from dualpath.telemetry.logs import get_logger
 from dualpath.wire.types import Sampled
 
@@ -102,7 +103,7 @@ class Reply(Response):
 
     # ── whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _send_whole(self, scope: Scope, send: Send) -> None:
-        answers = await _together([self._whole(choice) for choice in self._choices])
+        answers = await together([self._whole(choice) for choice in self._choices])
         body = self._form.whole(answers, self._usage())
         if self._explain:
             body["dualpath"] = self._explanation()
@@ -119,7 +120,7 @@ class Reply(Response):
 
     # ── stream ─────────────────────────────────────────────────────────────────────────────────────
     async def _send_stream(self, send: Send) -> None:
-        closings = await _together([self._stream_choice(choice, send) for choice in self._choices])
+        closings = await together([self._stream_choice(choice, send) for choice in self._choices])
         events = [event for event in closings if event is not None]
         if self._include_usage:
             events.append(self._form.usage_chunk(self._usage()))
@@ -221,21 +222,6 @@ class Reply(Response):
 async def nothing() -> Any:
     """ASGI's `receive` where nothing may come."""
     raise RuntimeError("a finished answer receives nothing")
-
-
-T = TypeVar("T")
-
-
-async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all; the first failure ends the others, and is raised."""
-    if len(works) == 1:
-        return [await works[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:

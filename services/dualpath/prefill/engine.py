@@ -9,13 +9,13 @@ from itertools import count
 from operator import attrgetter
 from typing import Any
 
-from dualpath.kvstore.tasks import finish
 from dualpath.memory.admission import ring_bytes
 from dualpath.policy.api import BatchPolicy, Waiting
 from dualpath.prefill.forward import run_forward
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.row import EngineParts, ForwardRow
 from dualpath.prefill.trace import ForwardTrace
+from dualpath.tasks import finish
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import TransportError
 from dualpath.wire.types import Sampled

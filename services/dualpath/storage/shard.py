@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from dualpath.kvstore.disk import DiskOptions, DiskStore, namespace_dir
 from dualpath.kvstore.index import BlockName
-from dualpath.kvstore.tasks import Tasks
 from dualpath.lanes.api import Nic
 from dualpath.storage.calls import (
     MAX_DEADLINE_S,
@@ -28,6 +27,7 @@ from dualpath.storage.leases import LeaseTable
 from dualpath.storage.reads import RUNS_IN_FLIGHT, ReadCall
 from dualpath.storage.staging import Staging
 from dualpath.storage.writes import WriteCall
+from dualpath.tasks import Tasks
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire

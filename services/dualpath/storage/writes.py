@@ -9,10 +9,10 @@ from dualpath.kvstore.api import WriteStatus
 from dualpath.kvstore.checksum import CHECKSUM_BYTES
 from dualpath.kvstore.disk import DiskStore
 from dualpath.kvstore.putting import NewBlock
-from dualpath.kvstore.tasks import finish
 from dualpath.memory.arena import BufferRegion
 from dualpath.storage.calls import answer
 from dualpath.storage.staging import NoRoom, Staging
+from dualpath.tasks import finish
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint, TransportError
 from dualpath.wire.codec import encode

@@ -39,8 +39,8 @@ from dualpath.kvstore.quarantine import Quarantine, Suspicion
 from dualpath.kvstore.recovery import Recovered, recover
 from dualpath.kvstore.syncmark import SyncMark
 from dualpath.kvstore.syncs import Syncs
-from dualpath.kvstore.tasks import Tasks, Threads, finish
 from dualpath.kvstore.volume import Volume
+from dualpath.tasks import Tasks, Threads, finish
 from dualpath.wire.store import Namespace
 
 Status = TypeVar("Status", ReadStatus, WriteStatus)

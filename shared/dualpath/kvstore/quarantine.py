@@ -11,8 +11,8 @@ from dualpath.kvstore.entry import Entry, State, encode_entry
 from dualpath.kvstore.extent import Extent
 from dualpath.kvstore.health import DiskHealth
 from dualpath.kvstore.index import BlockIndex, BlockName
-from dualpath.kvstore.tasks import Threads
 from dualpath.kvstore.volume import Volume
+from dualpath.tasks import Threads
 from dualpath.telemetry.logs import get_logger
 
 log = get_logger(__name__)

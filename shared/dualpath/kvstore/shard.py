@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from dualpath.kvstore.api import ReadStatus, WriteStatus
-from dualpath.kvstore.tasks import Tasks, stop
+from dualpath.tasks import Tasks, stop
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint, LinkError, MessageRefused, PeerRefused, TransportError
 from dualpath.wire.codec import Message, encode

@@ -18,7 +18,7 @@ from dualpath.kvstore.shard import (
     note,
     statuses_of,
 )
-from dualpath.kvstore.tasks import Threads, finish
+from dualpath.tasks import Threads, finish
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire

@@ -8,7 +8,7 @@ from dualpath.blocks.keys import pack_keys
 from dualpath.kvstore.api import WriteStatus
 from dualpath.kvstore.checksum import block_checksum
 from dualpath.kvstore.shard import ShardCall, ShardLink, ShardUnavailable, note, statuses_of
-from dualpath.kvstore.tasks import Threads
+from dualpath.tasks import Threads
 from dualpath.transport.api import Endpoint, TransportError
 from dualpath.wire import store as wire
 

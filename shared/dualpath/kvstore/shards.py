@@ -14,7 +14,7 @@ from dualpath.kvstore.placement import Placement
 from dualpath.kvstore.shard import ShardLink, ShardUnavailable, note
 from dualpath.kvstore.shard_reads import ShardReads
 from dualpath.kvstore.shard_writes import ShardWrites
-from dualpath.kvstore.tasks import Tasks, Threads
+from dualpath.tasks import Tasks, Threads
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire

@@ -8,7 +8,7 @@ from functools import partial
 
 from dualpath.kvstore.extent import Extent
 from dualpath.kvstore.syncmark import SyncMark
-from dualpath.kvstore.tasks import Threads, finish
+from dualpath.tasks import Threads, finish
 
 
 class Syncs:

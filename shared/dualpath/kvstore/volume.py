@@ -23,7 +23,7 @@ from dualpath.kvstore.index import (
 )
 from dualpath.kvstore.recovery import Recovered
 from dualpath.kvstore.syncs import Syncs
-from dualpath.kvstore.tasks import Threads
+from dualpath.tasks import Threads
 
 GROW_AGAIN_S = 10.0
 """A disk that refused an extent is asked again after this; until then old blocks give way."""

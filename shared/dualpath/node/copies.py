@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from dualpath.kvstore.tasks import Threads
+from dualpath.tasks import Threads
 
 Copy = tuple[memoryview, memoryview]
 """(target, source), of equal length."""

@@ -7,14 +7,15 @@ writes straight to each other one: of all ways the fewest bytes and hops, for th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dualpath.lanes.api import Lane
+from dualpath.tasks import together
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Buffer, Endpoint, Revoked, TransportError
 from dualpath.transport.collectives_mailbox import (
@@ -36,8 +37,6 @@ _PROBE_S = 1.0
 """So often those that have not sent yet are asked whether they live."""
 _FAREWELL_S = 1.0
 """How long `close` waits for the other members to hear that this one has left."""
-
-T = TypeVar("T")
 
 
 class CollectiveError(TransportError):
@@ -123,7 +122,7 @@ class Group:
         try:
             async with asyncio.timeout(self._deadline_s) as self._scope:
                 swaps = [self._swap(rank, pieces[rank]) for rank in others]
-                for rank, piece in zip(others, await _all(swaps), strict=True):
+                for rank, piece in zip(others, await together(swaps), strict=True):
                     results[rank] = piece
         except TimeoutError:
             missing = ", ".join(self._name(rank) for rank in sorted(self._missing))
@@ -273,15 +272,3 @@ class Group:
 
     def _name(self, rank: int) -> str:
         return f"member {rank} ({self._seats[rank].address.endpoint_id})"
-
-
-async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all, done at the same time. The first failure ends the others, and is raised as it is."""
-    if len(work) == 1:
-        return [await work[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(item) for item in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from errors.exceptions[0].__cause__
-    return [task.result() for task in tasks]

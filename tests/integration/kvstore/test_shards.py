@@ -40,7 +40,8 @@ class Liar:
             self.given_up.set()
         if isinstance(message, wire.Ping):
             raise RuntimeError("this call is not open")
-        self._working.append(asyncio.create_task(self._answer(message)))
+        if not isinstance(message, wire.CancelRead):
+            self._working.append(asyncio.create_task(self._answer(message)))
 
     async def _answer(self, message: Any) -> None:
         answer = await self._answers(self, message)

@@ -15,8 +15,8 @@ from tests.support.rig import prompt, rig, right
 from tests.support.wait import until
 
 from dualpath.kvstore.api import WriteStatus
-from dualpath.kvstore.tasks import finish
 from dualpath.memory.device import DeviceBuffer
+from dualpath.tasks import finish
 from dualpath.transport.api import LinkError, TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import encode

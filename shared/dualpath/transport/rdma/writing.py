@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from dualpath.lanes.api import Lane, Nic
+from dualpath.tasks import finish
 from dualpath.transport.frames import Header, Kind, MalformedFrame
 from dualpath.transport.outbox import Outbox
 from dualpath.transport.rdma.asked import WRITE_WINDOW
@@ -173,11 +174,5 @@ class RdmaSender(Sender):
 
 async def _ended(flights: Sequence[Flight]) -> None:
     """Wait until none is under way, even when cancelled; the cancellation is raised afterwards."""
-    cancelled = False
-    while under_way := [flight.over for flight in flights if not flight.over.done()]:
-        try:
-            await asyncio.wait(under_way)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
+    if under_way := [flight.over for flight in flights if not flight.over.done()]:
+        await finish(asyncio.wait(under_way))

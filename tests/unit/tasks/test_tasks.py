@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
-from dualpath.kvstore.tasks import Tasks, Threads, finish, stop
+from dualpath.tasks import Tasks, finish, stop, together
 
 
 async def test_finish_outlives_cancellation_and_then_raises_it() -> None:
@@ -56,28 +55,6 @@ async def test_a_deadline_around_finish_still_counts() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await finish(work())
-
-
-async def test_a_cancelled_call_returns_only_after_its_thread_has() -> None:
-    threads = Threads(1, "test")
-    entered, release, left = threading.Event(), threading.Event(), threading.Event()
-
-    def call() -> None:
-        entered.set()
-        release.wait(5)
-        left.set()
-
-    task = asyncio.create_task(threads.run(call))
-    assert await asyncio.to_thread(entered.wait, 5)
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0)
-    assert not task.done()
-    release.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert left.is_set()
-    threads.close()
 
 
 async def test_close_ends_all_tasks_also_those_that_ending_tasks_start() -> None:
@@ -149,3 +126,31 @@ async def test_stop_takes_whatever_end_the_task_has() -> None:
     sleeper = asyncio.create_task(asyncio.sleep(60))
     await stop(sleeper)
     assert sleeper.cancelled()
+
+
+async def test_together_gives_all_results_in_order() -> None:
+    async def after(turns: int, result: str) -> str:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return result
+
+    assert await together([after(3, "a"), after(1, "b")]) == ["a", "b"]
+    assert await together([after(0, "alone")]) == ["alone"]
+
+
+async def test_together_ends_the_others_at_the_first_failure_and_raises_it_as_it_is() -> None:
+    ended = asyncio.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise KeyError("x") from ValueError("why")
+
+    with pytest.raises(KeyError) as raised:
+        await together([wait(), fail()])
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert ended.is_set()

@@ -1,18 +1,15 @@
-"""Owning tasks and threads: what was started is awaited, whatever happens to the one who started it."""
+"""Owning tasks: what was started is awaited, whatever happens to the one who started it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from dualpath.telemetry.logs import get_logger
 
 T = TypeVar("T")
 log = get_logger(__name__)
-
-INLINE_BYTES = 64 * 1024
 
 
 async def finish(work: Awaitable[T]) -> T:
@@ -41,33 +38,16 @@ async def stop(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
-class Threads:
-    """A bounded pool of threads for calls that block (files, checksums)."""
-
-    def __init__(self, workers: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
-        return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
-
-    def start(self, call: Callable[[], T], nbytes: int, *, inline_bytes: int) -> asyncio.Future[T]:
-        """Begin `call`, which works through `nbytes` bytes, in a thread; or do it here, up to `inline_bytes`. The
-        caller awaits it in any case, with `finish`."""
-        loop = asyncio.get_running_loop()
-        if nbytes > inline_bytes:
-            return loop.run_in_executor(self._pool, call)
-        done: asyncio.Future[T] = loop.create_future()
-        done.set_result(call())
-        return done
-
-    async def run_or_inline(self, call: Callable[[], T], nbytes: int) -> T:
-        """`call` works through `nbytes` bytes: run it here where a thread would cost more than the work."""
-        return call() if nbytes < INLINE_BYTES else await self.run(call)
-
-    def close(self) -> None:
-        """Wait for the calls under way and end the threads."""
-        self._pool.shutdown(wait=True)
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all, done at the same time. The first failure ends the others, and is raised as it is."""
+    if len(works) == 1:
+        return [await works[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors.exceptions[0].__cause__
+    return [task.result() for task in tasks]
 
 
 class Tasks:
