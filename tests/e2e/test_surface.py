@@ -8,10 +8,17 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.e2e.conftest import StartCluster
 from tests.support.cluster import LocalCluster
 
 HARD = "한국어 조합 👩‍👩‍👧‍👦 e\u0301 n\u0303 \U0001f1f0\U0001f1f7 ok"
 EXPLAIN = {"X-DualPath-Explain": "1"}
+
+
+@pytest.fixture(scope="module")
+def cluster(start_cluster: StartCluster) -> LocalCluster:
+    """Answers end when their blocks are stored, however slow the machine is."""
+    return start_cluster(done_grace_s=30)
 
 
 def saying(value: Any) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from openai import OpenAI
 from tests.support.cluster import LocalCluster
 from tests.support.reference import reference_greedy, smallest_gap
 
+from dualpath.gateway.pieces import AnswerText
+from dualpath.model.text import Tokenizer
+from dualpath.model.text_chat import ChatTemplate
+from dualpath.wire.types import Sampled, Sampling
+
 NEW = 64
 """Tokens of an answer."""
 BLOCK = 64
@@ -241,8 +246,9 @@ class Served:
         model ends them. Every prompt, answer and number of cached tokens is checked."""
         messages: Messages = []
         before = -1
+        said = Said(self.reference.directory, self.reference.eos if eos else None)
         for turn in turns:
-            message, ids = self._clear_turn(messages, turn, eos)
+            message, ids = self._clear_turn(messages, turn, eos, said)
             messages.append(message)
             hits = self.stored_tokens(ids)
             assert hits >= before
@@ -253,19 +259,47 @@ class Served:
             ended = eos and answer.ids[-1] == self.reference.eos
             assert answer.finish == ("stop" if ended else "length")
             self.check_reads(answer, hits)
+            said.note(messages, ids, answer.ids)
             messages.append({"role": "assistant", "content": answer.text})
         assert before > 0
 
     def _clear_turn(
-        self, messages: Messages, turn: str, eos: bool
+        self, messages: Messages, turn: str, eos: bool, said: Said
     ) -> tuple[dict[str, str], list[int]]:
         """The turn in words whose answer has no near-tie, and the prompt that it makes."""
         for wording in ("{}", "{} Be brief.", "And now: {}", "Please tell me. {}", "{} Why?"):
             message = {"role": "user", "content": wording.format(turn)}
-            ids = self.reference.render([*messages, message])
+            ids = said.render([*messages, message])
             if self.reference.clear(ids, eos=eos):
                 return message, ids
         raise AssertionError(f"near-ties in all answers to {turn!r}")
+
+
+class Said:
+    """A conversation's ids: each prompt is the one before, what was generated, and the tokenized rest."""
+
+    def __init__(self, directory: Path, eos: int | None) -> None:
+        template = ChatTemplate.load(directory)
+        assert template is not None
+        self._template, self._tokenizer = template, Tokenizer.load(directory)
+        self._stop_ids = () if eos is None else (eos,)
+        self._text, self._ids = "", list[int]()
+        """Of which the next prompt begins with."""
+
+    def render(self, messages: Messages) -> list[int]:
+        text = self._template.render(messages)
+        assert text.startswith(self._text)
+        rest = text[len(self._text) :]
+        return self._ids + self._tokenizer.encode(rest, add_special_tokens=False)
+
+    def note(self, messages: Messages, prompt: list[int], answer: list[int]) -> None:
+        """`answer` was generated after `prompt`, which is that of `messages`."""
+        sampling = Sampling(max_tokens=len(answer), seed=0, stop_ids=self._stop_ids)
+        text = AnswerText(self._tokenizer, sampling)
+        text.add([Sampled(token) for token in answer], last=True)
+        count, shown = text.spoken()
+        self._text = self._template.render(messages) + shown
+        self._ids = prompt + answer[:count]
 
 
 def _path(prefill_blocks: int, decode_blocks: int) -> str:

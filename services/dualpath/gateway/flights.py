@@ -36,8 +36,8 @@ SUBMIT_S = 5.0
 RESUBMIT_S = 30.0
 """A request that lost its attempt waits so long for one that can take it: nodes may be coming back."""
 CANCEL_S = 10.0
-STOP_S = 1.0
-"""A client whose stop string has come waits so long for the cluster's last word, with which its blocks are stored:
+STOP_S = 0.5
+"""A client whose stop string has come waits for the cluster's last word, with which its blocks are stored: so much
 longer than a decode node's grace for that."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -75,11 +75,13 @@ class Flights:
         register: Callable[[], Awaitable[None]],
         *,
         node_lost_s: float,
+        done_grace_s: float,
     ) -> None:
         """`register` makes the gateway known to a scheduler that does not know it, which takes a silent node for
         lost after `node_lost_s`."""
         self._bus = bus
         self._node_lost_s = node_lost_s
+        self._done_grace_s = done_grace_s
         self._register = register
         self._gateway_id = gateway_id
         self._prefix = prefix
@@ -143,7 +145,7 @@ class Flights:
 
     async def stop_after(self, flight: Flight, count: int) -> None:
         """The client wants `count` tokens and no others: end the request at its decode node, as the model would
-        have. Returns when that is done, or has taken STOP_S."""
+        have. Returns when that is done, or has taken too long."""
         request = flight.request
         request.stop_after(count)
         if not request.stopped:
@@ -151,7 +153,7 @@ class Flights:
         # The prefill node, where only the first token has come, ignores it; the next event is answered so, too.
         await self._acknowledge(flight.speaker, [request.ack()])
         try:
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(self._done_grace_s + STOP_S):
                 while request.stopped:
                     flight.changed.clear()
                     await flight.changed.wait()

@@ -45,7 +45,12 @@ class GatewayService:
         )
         prefix = PrefixEstimate(spec.geometry, self._shards.store if self._shards else None)
         self._flights = Flights(
-            bus, gateway_id, prefix, self._register, node_lost_s=settings.node_lost_s
+            bus,
+            gateway_id,
+            prefix,
+            self._register,
+            node_lost_s=settings.node_lost_s,
+            done_grace_s=settings.done_grace_s,
         )
         self._registration = Registration(
             bus,
