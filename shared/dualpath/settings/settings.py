@@ -203,7 +203,11 @@ class Settings(BaseSettings):
     # Times
     fetch_interval_s: float = Field(0.1, gt=0, description="A node reports at least so often")
     node_lost_s: float = Field(3.0, gt=0, description="Silence after which a node counts as lost")
-    transfer_deadline_s: float = Field(5.0, gt=0, description="Silence after which a link is cut")
+    transfer_deadline_s: float = Field(
+        5.0,
+        gt=0,
+        description="Silence after which a link is cut, and how long a peer may owe an answer without getting on",
+    )
     read_deadline_s: float = Field(10.0, gt=0, description="A storage read gives up after this")
     done_grace_s: float = Field(
         0.5, ge=0, description="Wait for the last blocks' storage at the end"

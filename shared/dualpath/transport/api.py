@@ -54,7 +54,7 @@ MessageHandler = Callable[[Address, bytes], Awaitable[None]]
 """Called for each message with the sender's address. Messages of one link arrive in order, one at a
 time per link: the handler should be quick, and hand long work to its own tasks. What it raises is logged
 with the peer's name (MessageRefused as a sentence, all else as a failure) and answered as a refusal; the
-link stays."""
+link stays. But for MalformedMessage: who sends what is no message of this cluster loses its link."""
 
 Buffer = bytes | bytearray | memoryview
 

@@ -24,6 +24,9 @@ MAGIC = 0xD9A7
 END = 1
 """Code of the WRITE frame that ends its op; only that frame's `imm` counts."""
 
+BUSY = 1
+"""Code of an ALIVE whose sender has what it was sent, and waits for its own NIC, memory or handler."""
+
 MAX_HANDSHAKE_BYTES = 4096
 MAX_WRITE_BYTES = 64 << 20
 """Of one frame. It bounds no memory: payload lands where the region says, or nowhere."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport import sockets
 from dualpath.transport.api import LinkError, MessageHandler, Revoked, TransportError
-from dualpath.transport.frames import FrameReader, Header, Kind, MalformedFrame, Status
+from dualpath.transport.frames import BUSY, FrameReader, Header, Kind, MalformedFrame, Status
 from dualpath.transport.inbox import Inbox
 from dualpath.transport.outbox import Outbox
+from dualpath.transport.patience import Patience
 from dualpath.transport.receiving import PeerGone, Receiver
 from dualpath.transport.regions import Regions
 from dualpath.transport.sending import Outcome, Sender
@@ -35,8 +36,9 @@ class Link:
 
     Liveness: each side says ALIVE several times per deadline. Who waits for bytes and hears nothing for
     the whole deadline cuts the link, so an operation ends even if the peer stands still, and a connection
-    that the network dropped while it was idle is found before it is needed. A slow NIC at the peer, or
-    a handler that takes its time, is no silence.
+    that the network dropped while it was idle is found before it is needed. So does who is owed an answer, or cannot
+    get rid of its bytes, and hears for the whole deadline nothing but that the peer lives. A slow NIC at the
+    peer, or a handler that takes its time, is neither: such a peer says that it is busy.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Link:
             nic.charge(lane, "tx", len(frame))
             self._outbox.control(frame)
 
-        self._inbox = Inbox(peer, on_message, acknowledge)
+        self._inbox = Inbox(peer, on_message, acknowledge, self._misbehaves)
         self._receiver = Receiver(
             sock,
             reader,
@@ -86,6 +88,7 @@ class Link:
             on_transfer=self._transfer,
         )
         self._listeners: list[asyncio.Future[None]] = []
+        self._patience = Patience(deadline_s)
 
     def __str__(self) -> str:
         return f"{self.peer.endpoint_id} at {self.peer.host}:{self.peer.port}"
@@ -192,21 +195,49 @@ class Link:
         except PeerGone as error:
             self.fail(str(error))
         except MalformedFrame as error:
+            self._misbehaves(error)
+
+    def _misbehaves(self, error: MalformedFrame) -> None:
+        if self.lost is None:
             log.warning("peer_misbehaves", peer=str(self), reason=str(error))
             self.fail(f"it was cut because of {error}", graceful=True)
 
     async def _watch(self) -> None:
         interval = self._heartbeat_s
-        alive = Header(Kind.ALIVE).pack()
         while True:
             before = self._loop.time()
             await asyncio.sleep(interval)
             if self._loop.time() - before > 2 * interval:
                 # This process stood still itself: its peers get another full deadline.
-                self._receiver.forgive()
+                self._forgive()
             self._receiver.listen()
             if self._receiver.silent_s > self._deadline_s:
                 log.warning("link_cut", peer=str(self), silent_s=self._deadline_s)
                 self.fail(f"silent for {self._deadline_s:g} s; is the peer stopped, or cut off?")
+            elif self._stalled():
+                log.warning("link_cut", peer=str(self), stalled_s=self._deadline_s)
+                self.fail(f"it lives, but did nothing for {self._deadline_s:g} s that it owes")
+            elif self._busy:
+                self._outbox.control(Header(Kind.ALIVE, BUSY).pack())
             elif self._outbox.idle:
-                self._outbox.control(alive)
+                self._outbox.control(Header(Kind.ALIVE).pack())
+
+    @property
+    def _busy(self) -> bool:
+        """What the peer has sent waits for this side."""
+        return self._receiver.busy or self._inbox.busy
+
+    @property
+    def _owed(self) -> bool:
+        """The peer is to answer something, or to take bytes."""
+        return self._sender.owed or not self._outbox.idle
+
+    def _stalled(self) -> bool:
+        # What waits for this side's own NIC may be the very answer.
+        owes = self._owed and not self._receiver.busy
+        signs: Hashable = (self._receiver.signs, self._outbox.taken_bytes)
+        return self._patience.exhausted(self._loop.time(), owes=owes, signs=signs)
+
+    def _forgive(self) -> None:
+        self._receiver.forgive()
+        self._patience.renew()

@@ -17,12 +17,13 @@ MAX_CONTROL_BYTES = 4 << 20
 
 
 class Parcel:
-    """One frame on its way out. `started`: some of its bytes may have left."""
+    """One frame on its way out, or several control frames. `started`: some of its bytes may have left."""
 
-    __slots__ = ("done", "started", "views", "waiter")
+    __slots__ = ("control", "done", "started", "views", "waiter")
 
-    def __init__(self, views: list[memoryview]) -> None:
+    def __init__(self, views: list[memoryview], *, control: bool = False) -> None:
         self.views = views
+        self.control = control
         self.started = False
         self.done = False
         self.waiter: asyncio.Future[None] | None = None
@@ -60,6 +61,8 @@ class Outbox:
         self._soon: asyncio.Handle | None = None
         """Set where control frames wait for the end of this turn only."""
         self._closed = False
+        self.taken_bytes = 0
+        """By the socket, since start; without control frames."""
 
     @property
     def idle(self) -> bool:
@@ -150,6 +153,8 @@ class Outbox:
                 self._on_error(f"sending failed: {error.strerror or error}")
                 return
             parcel.started = True
+            if not parcel.control:
+                self.taken_bytes += sent
             if parcel.advance(sent):
                 self._current = None
                 parcel.done = True
@@ -162,7 +167,7 @@ class Outbox:
 
     def _next(self) -> Parcel | None:
         if self._control:
-            self._current = Parcel([memoryview(bytes(self._control))])
+            self._current = Parcel([memoryview(bytes(self._control))], control=True)
             self._control.clear()
             return self._current
         for queue in self._queues.values():

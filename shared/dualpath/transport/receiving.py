@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.transport.frames import (
+    BUSY,
     END,
     HEADER_BYTES,
     TRANSFER,
@@ -77,11 +78,19 @@ class Receiver:
         self._heard_at = self._loop.time()
         self._turn = 0
         self._low_water = 1
+        self._frames = 0
+        self.busy = False
+        """Something that has come waits for this side's NIC."""
 
     @property
     def silent_s(self) -> float:
         """How long the peer has said nothing while this side listened."""
         return 0.0 if self._coming is None else self._loop.time() - self._heard_at
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """They change with whatever comes, but for an ALIVE whose sender is not busy."""
+        return self._frames, self._reader.left
 
     def forgive(self) -> None:
         """Count the silence from now on."""
@@ -219,6 +228,8 @@ class Receiver:
 
     async def _end(self, header: Header) -> None:
         self._nic.charge(self._lane, "rx", HEADER_BYTES)
+        if header.kind is not Kind.ALIVE or header.code == BUSY:
+            self._frames += 1
         if header.kind is Kind.WRITE:
             await self._charge(header.length)
             self._end_write(header)
@@ -242,10 +253,12 @@ class Receiver:
 
     async def _charge(self, nbytes: int) -> None:
         quantum = self._nic.quantum_bytes
+        self.busy = True
         while nbytes > quantum:
             await self._nic.receive(self._lane, quantum)
             nbytes -= quantum
         await self._nic.receive(self._lane, nbytes)
+        self.busy = False
 
     def _answer(self, header: Header, status: Status) -> None:
         self._nic.charge(self._lane, "tx", HEADER_BYTES)

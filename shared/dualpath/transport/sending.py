@@ -92,6 +92,15 @@ class Sender:
     def under_way(self) -> int:
         return len(self._writes) + len(self._messages)
 
+    @property
+    def owed(self) -> bool:
+        """The peer has, or will soon have, all of something that it has not answered."""
+        return any(
+            operation.complete
+            for operations in (self._writes, self._messages)
+            for operation in operations.values()
+        )
+
     async def write(self, key: int, offset: int, source: Sequence[memoryview], imm: int) -> Outcome:
         if self._closed:
             return Outcome(None, False)

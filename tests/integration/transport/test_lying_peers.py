@@ -28,10 +28,12 @@ from dualpath.transport.frames import (
     Kind,
     Status,
 )
-from dualpath.transport.handshake import Refusal
+from dualpath.transport.handshake import Proof, Refusal
 from dualpath.transport.tcp import TcpEndpoint
-from dualpath.wire.codec import MAX_MESSAGE_BYTES
+from dualpath.wire.codec import MAX_MESSAGE_BYTES, Decoder, encode
 from dualpath.wire.types import Address
+
+PROOF = encode(Proof(b"a message that this handler takes"))
 
 
 class Bystander:
@@ -299,6 +301,37 @@ async def test_a_listener_that_answers_on_another_lane(make: Make) -> None:
 async def test_frames_that_have_no_place(linked: Scene, header: Header, reason: str) -> None:
     async with linked.cut(reason):
         await linked.peer.say(header)
+
+
+async def test_messages_that_cannot_be_read_cost_the_link_and_one_line(make: Make) -> None:
+    decode = Decoder(Proof)
+    taken: list[bytes] = []
+
+    async def take(peer: Address, message: bytes) -> None:
+        taken.append(decode(message).mac)
+
+    endpoint = await make("endpoint", take)
+    peer = await RawPeer.dial(endpoint.address)
+    await peer.say(Header(Kind.MESSAGE, 0, len(PROOF), 1), PROOF)
+    await peer.hear(Kind.MESSAGE_ACK)
+    with capture_logs() as lines:
+        await peer.send(
+            b"".join(
+                Header(Kind.MESSAGE, 0, 4, op).pack() + b"\xc1\xc1\xc1\xc1" for op in range(2, 60)
+            )
+            + Header(Kind.MESSAGE, 0, len(PROOF), 60).pack()
+            + PROOF
+        )
+        async with asyncio.timeout(20):
+            await peer.closed()
+        await until(lambda: not endpoint._routes.links)
+    loud = [line for line in lines if line["log_level"] not in ("debug", "info")]
+    (line,) = loud
+    assert line["event"] == "peer_misbehaves"
+    assert "raw at" in line["peer"]
+    assert "cannot be read" in line["reason"]
+    assert len(taken) == 1
+    peer.close()
 
 
 async def test_more_messages_than_the_window(make: Make) -> None:

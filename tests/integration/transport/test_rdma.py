@@ -29,6 +29,7 @@ from dualpath.transport.frames import Header, Kind, Status
 from dualpath.transport.rdma import NoRdma, RdmaEndpoint, nixl
 from dualpath.transport.rdma.asked import WRITE_WINDOW
 from dualpath.transport.rdma.extents import pack
+from dualpath.transport.rdma.link import RdmaLink
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
@@ -101,6 +102,31 @@ async def test_a_write_into_pinned_memory_that_is_cancelled_ends_first(make: Mak
     source[:] = b"\x02" * NBYTES
     await target.revoke(key)
     assert 2 not in region.memory
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_peer_that_lets_no_bytes_in_holds_no_memory_of_the_writer(
+    make: Make, cancelled: bool
+) -> None:
+    writer = await make("writer", transfer_deadline_s=DEADLINE_S)
+    target = await make("target")
+    region = Bytes(NBYTES)
+    key = target.register(region)
+    await writer.write(target.address, key, 0, [bytes(100_000)])
+    (link,) = target._routes.links
+    assert isinstance(link, RdmaLink)
+    assert link._rail is not None
+    # It heartbeats, and takes messages; only its NIC has died.
+    link._rail.look = lambda: False  # type: ignore[method-assign]
+    writing = asyncio.ensure_future(writer.write(target.address, key, 0, [bytes(NBYTES)]))
+    (mine,) = writer._routes.links
+    assert isinstance(mine, RdmaLink)
+    await until(lambda: mine._rail is not None and mine._rail.flying)
+    if cancelled:
+        writing.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else LinkError):
+        await asyncio.wait_for(asyncio.shield(writing), 20)
+    assert mine.lost is not None
 
 
 async def test_an_agent_goes_with_its_link(make: Make) -> None:

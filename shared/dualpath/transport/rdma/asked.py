@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from dualpath.lanes.api import Lane, Nic
@@ -69,7 +70,13 @@ class AskedWrites:
         self._open_ops: set[int] = set()
         """Of those, what the peer has not said its last word about."""
         self._last_op = 0
+        self._held_up = 0
         self._rail: Rail | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Writes wait for a room, or for this side's NIC."""
+        return self._held_up > 0
 
     def serve(self, rail: Rail) -> None:
         """The two agents know each other."""
@@ -190,8 +197,10 @@ class AskedWrites:
         imm: int | None = None
         for start in range(0, write.nbytes, ROOM_BYTES):
             nbytes = min(ROOM_BYTES, write.nbytes - start)
-            async with self._turns:
-                room = await self._rooms.take()
+            async with AsyncExitStack() as turn:
+                with self._holding_up():
+                    await turn.enter_async_context(self._turns)
+                    room = await self._rooms.take()
                 try:
                     if write.ended.done() or not self._open(write):
                         return None
@@ -223,8 +232,17 @@ class AskedWrites:
 
     async def _charge(self, nbytes: int) -> None:
         quantum = self._nic.quantum_bytes
-        for start in range(0, nbytes, quantum):
-            await self._nic.receive(self._lane, min(quantum, nbytes - start))
+        with self._holding_up():
+            for start in range(0, nbytes, quantum):
+                await self._nic.receive(self._lane, min(quantum, nbytes - start))
+
+    @contextmanager
+    def _holding_up(self) -> Iterator[None]:
+        self._held_up += 1
+        try:
+            yield
+        finally:
+            self._held_up -= 1
 
     def _answer(self, op: int, status: Status) -> None:
         self._control(Header(Kind.WRITE_ACK, status, op=op).pack())

@@ -12,6 +12,7 @@ from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import LinkError
 from dualpath.transport.frames import Header, Kind, MalformedFrame
 from dualpath.transport.link import Link
+from dualpath.transport.patience import Patience
 from dualpath.transport.rdma.asked import AskedWrites
 from dualpath.transport.rdma.extents import Extent
 from dualpath.transport.rdma.memory import Pinned, Rooms
@@ -45,6 +46,7 @@ class RdmaLink(Link):
         self._name = name
         self._rail: Rail | None = None
         self._attached: asyncio.Future[Rail] = asyncio.get_running_loop().create_future()
+        self._rail_patience = Patience(options["deadline_s"])
         super().__init__(*args, **options)
         self._asked = AskedWrites(
             regions=options["regions"],
@@ -91,6 +93,27 @@ class RdmaLink(Link):
         if writing and (await asyncio.wait(writing, timeout=self._deadline_s))[1]:
             log.warning("link_cut", peer=str(self), reason="a revoked write goes on")
             self.fail(f"it did not stop writing within {self._deadline_s:g} s of being told")
+
+    @property
+    def _busy(self) -> bool:
+        return super()._busy or self._asked.busy
+
+    @property
+    def _owed(self) -> bool:
+        attaching = self._rail is not None and not self._attached.done()
+        return super()._owed or attaching
+
+    def _stalled(self) -> bool:
+        """No chunk that is under way waits for anything of the peer's but that it lets the bytes in."""
+        rail = self._rail
+        flying = rail is not None and rail.flying
+        landed = 0 if rail is None else rail.landed
+        stuck = self._rail_patience.exhausted(self._loop.time(), owes=flying, signs=landed)
+        return super()._stalled() or stuck
+
+    def _forgive(self) -> None:
+        super()._forgive()
+        self._rail_patience.renew()
 
     # ── the agents ─────────────────────────────────────────────────────────────────────────────────
     async def _attach(self) -> Rail:

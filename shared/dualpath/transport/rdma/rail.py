@@ -50,6 +50,8 @@ class Rail:
         self._closed = False
         self.written_bytes = 0
         """Into the peer's memory, or on the way there."""
+        self.landed = 0
+        """Chunks that got there."""
         for extent in memory:
             self._agent.register(extent)
 
@@ -57,6 +59,11 @@ class Rail:
     def active(self) -> bool:
         """Bytes may be moving, in either direction."""
         return bool(self._flights or self._expected) and not self._closed
+
+    @property
+    def flying(self) -> bool:
+        """Chunks are under way to the peer's memory."""
+        return bool(self._flights)
 
     def register(self, extent: Extent) -> None:
         self._agent.register(extent)
@@ -97,6 +104,7 @@ class Rail:
             for flight in [f for f in self._flights if self._agent.done(f.handle)]:
                 self._agent.release(flight.handle)
                 self._end(flight, True)
+                self.landed += 1
                 advanced = True
         except NixlError as error:
             self._on_error(str(error))

@@ -31,12 +31,13 @@ FLIGHTS = 4
 class _Asked:
     """A write that waits for its next GRANT."""
 
-    __slots__ = ("granted", "left")
+    __slots__ = ("granted", "left", "waits")
 
     def __init__(self, nbytes: int) -> None:
         self.left = nbytes
         """What has not been granted yet."""
         self.granted: asyncio.Future[list[Extent]] = asyncio.get_running_loop().create_future()
+        self.waits = True
 
 
 class RdmaSender(Sender):
@@ -60,6 +61,10 @@ class RdmaSender(Sender):
         self._asking = asyncio.Semaphore(WRITE_WINDOW)
         self._room_turns = asyncio.Semaphore(ROOMS_PER_LINK)
 
+    @property
+    def owed(self) -> bool:
+        return super().owed or any(asked.waits for asked in self._asked.values())
+
     def granted(self, header: Header, payload: bytes) -> None:
         """The peer says where the next bytes of a write go. One that has ended here is passed over: its STOPPED
         is on the way. Raises MalformedFrame."""
@@ -72,6 +77,7 @@ class RdmaSender(Sender):
         asked.left -= total(where)
         if asked.granted.done() or asked.left < 0:
             raise MalformedFrame(f"operation {header.op} was granted more than it asked for")
+        asked.waits = False
         asked.granted.set_result(where)
 
     async def _send_write(
@@ -104,6 +110,7 @@ class RdmaSender(Sender):
                     if operation.ack.done():
                         return
                     operation.complete = not views
+                    asked.waits = not operation.complete
                     self._outbox.control(Header(Kind.LANDED, op=op, imm=imm).pack())
                     if not views:
                         return
