@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.nats import NatsServer
 from tests.support.rig import prompt, rig, right
 from tests.support.wait import until
@@ -180,10 +181,15 @@ async def test_a_share_that_cannot_be_loses_the_attempt(
     async with rig(nats_server, tmp_path) as it:
         ids = prompt(300, 1)
         await it.generate(ids, 2)
+        on_link = it.prefill.on_link
+
+        async def lie(engine: int, peer: Address, payload: bytes) -> None:
+            said = data.link(payload)
+            assert isinstance(said, data.LoadDone)
+            await on_link(engine, peer, encode(replace(said, blocks=blocks)))
+
+        it.prefill.on_link = lie  # type: ignore[method-assign]
         run = await it.begin(ids, Sampling(max_tokens=2, seed=0))
-        # Comes before the assignment, and thus before what the decode node will say itself.
-        peer = it.decode.cnic_endpoints[0].address
-        await it.prefill.on_link(0, peer, encode(data.LoadDone(run.attempt, blocks, 0)))
         await it.pair(run, "split", 4, 2)
         await asyncio.wait_for(run.over.wait(), 10)
         assert run.lost is not None
