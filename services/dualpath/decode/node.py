@@ -228,7 +228,7 @@ class DecodeNode(Node):
         request.region_key = endpoint.register(request.region)
         request.loading = asyncio.create_task(self._load(request))
         request.loading.add_done_callback(lambda done: self._part_ended(request, done))
-        await self.tell_scheduler(
+        await self.membership.tell(
             control.SlotsReady(request.attempt, self.node_id, request.region_key)
         )
 
@@ -249,7 +249,7 @@ class DecodeNode(Node):
         """All KV is here: HANDOFF, decode, and say `done` when the blocks are stored or grace is over."""
         await finish(self._close_to_peers(request))
         request.reach_handoff()
-        self.report(request.attempt, Phase.HANDOFF)
+        self.membership.report(request.attempt, Phase.HANDOFF)
         self._store_prompt(request, done)
         assign, first = request.assign, done.first
         stream = self._streams.open(
@@ -296,7 +296,7 @@ class DecodeNode(Node):
         request.copied.set()
         self._release_slots(request)
         request.clock.move(Phase.DECODE)
-        self.report(request.attempt, Phase.DECODE)
+        self.membership.report(request.attempt, Phase.DECODE)
         reason = await request.finished
         await engine.evict(request)
         return reason
@@ -320,7 +320,7 @@ class DecodeNode(Node):
         )
         stream.finish = reason
         await self._sender.send_fresh()
-        self.report(request.attempt, Phase.DONE)
+        self.membership.report(request.attempt, Phase.DONE)
         self.metrics.tokens_generated.inc(len(stream.tokens))
         self.observe_phases(spent, Phase.HANDOFF, Phase.DECODE)
 

@@ -211,10 +211,10 @@ class PrefillNode(Node):
         attempt, assign = request.attempt, request.assign
         request.clock.move(Phase.PREFILL)
         engine = self._engines[assign.engine]
-        self.report(attempt, Phase.PREFILL)
+        self.membership.report(attempt, Phase.PREFILL)
         first = await engine.prefill(request, lambda token: self._publish(request, token))
         self._release_slots(request)
-        await self.reported(attempt)
+        await self.membership.reported(attempt)
         request.clock.move(Phase.HANDOFF)
         tail = request.ids(len(request.keys) * self.geometry.block_tokens, assign.prompt_tokens)
         await self.cnic_endpoints[assign.engine].send(

@@ -1,4 +1,4 @@
-"""A worker node: its NICs, arena and store client; registration, fetches and control messages.
+"""A worker node: its NICs, engines' group, arena and store client; what it says of itself.
 
 `PrefillNode` and `DecodeNode` derive from it. One event loop owns a node; all state of its attempts changes
 there.
@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from dualpath.blocks import Phase
-from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
 from dualpath.kvstore.shards import ShardStore, parse_shard
 from dualpath.lanes.build import nic_of
@@ -28,6 +27,7 @@ from dualpath.model.grammar import Grammars
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier
 from dualpath.node.engine_group import DEADLINES, EngineGroup
+from dualpath.node.membership import Membership
 from dualpath.node.reading import Share, ShareReader
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
@@ -48,13 +48,6 @@ from dualpath.wire.types import (
 )
 
 log = get_logger(__name__)
-
-_SETTLE_S = 0.005
-"""Changes of load within this time go out in one fetch."""
-
-
-class RegistrationRefused(RuntimeError):
-    """The scheduler does not take this node; the text is its sentence."""
 
 
 class Node(ABC):
@@ -114,12 +107,14 @@ class Node(ABC):
             deadline_s=settings.read_deadline_s,
         )
         self.copier = Copier()
-        self.changed = asyncio.Event()
-        """Set when the load has changed: the next fetch goes out at once."""
+        self.membership = Membership(
+            bus, node_id, settings, registration=self._registration, fetch=self._fetch, own=self.own
+        )
+        self.changed = self.membership.changed
+        """Set when the load has changed."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error that the node cannot survive."""
         self._owned: set[asyncio.Task[None]] = set()
-        self._reports: dict[Attempt, asyncio.Task[None]] = {}
         self._closing = False
 
     def _endpoint(self, nic: PacedNic, number: int) -> Endpoint:
@@ -172,8 +167,8 @@ class Node(ABC):
         await self.bus.serve(
             control.node_subject(self.node_id), control.to_node, self._handle_control
         )
-        await self._register()
-        self.own(self._fetch_loop())
+        await self.membership.register()
+        self.own(self.membership.run())
 
     async def wait(self) -> None:
         """Wait for what the node cannot survive, and raise it."""
@@ -222,8 +217,8 @@ class Node(ABC):
             return control.Refused(f"{self.node_id} is stopping", "unavailable")
         return await self.on_control(message)
 
-    async def _register(self) -> None:
-        message = control.RegisterNode(
+    def _registration(self) -> control.RegisterNode:
+        return control.RegisterNode(
             node_id=self.node_id,
             incarnation=self.snic_endpoint.address.incarnation,
             protocol=PROTOCOL_VERSION,
@@ -237,89 +232,17 @@ class Node(ABC):
                 for number, endpoint in enumerate(self.cnic_endpoints)
             ),
         )
-        while True:
-            try:
-                answer = await self.bus.request_until_answered(
-                    control.SCHEDULER, message, deadline_s=30.0
-                )
-            except BusError as error:
-                log.warning("not registered yet", node=self.node_id, reason=str(error))
-                continue
-            if isinstance(answer, control.Refused):
-                if answer.code == "incompatible":
-                    raise RegistrationRefused(answer.reason)
-                log.warning("registration refused", node=self.node_id, reason=answer.reason)
-                await asyncio.sleep(self.settings.fetch_interval_s)
-                continue
-            log.info("registered", node=self.node_id, role=self.role)
-            return
 
-    async def _fetch_loop(self) -> None:
-        number = 0
-        while True:
-            number += 1
-            self.changed.clear()
-            fetch = control.Fetch(
-                node_id=self.node_id,
-                incarnation=self.snic_endpoint.address.incarnation,
-                number=number,
-                engines=self.engine_loads(),
-                read_q_tokens=self.reader.queue_tokens,
-                status=self._brief_status(),
-                held=self.held(),
-            )
-            try:
-                answer = await self.bus.request(control.SCHEDULER, fetch, timeout_s=1.0)
-            except BusError as error:
-                log.debug("fetch unanswered", node=self.node_id, reason=str(error))
-                await asyncio.sleep(self.settings.fetch_interval_s)
-                continue
-            if isinstance(answer, control.Refused):
-                log.warning(
-                    "fetch refused", node=self.node_id, code=answer.code, reason=answer.reason
-                )
-                if answer.code == "unknown":
-                    await self._register()
-                else:
-                    await asyncio.sleep(self.settings.fetch_interval_s)
-                continue
-            await asyncio.sleep(_SETTLE_S)
-            try:
-                async with asyncio.timeout(self.settings.fetch_interval_s):
-                    await self.changed.wait()
-            except TimeoutError:
-                continue
-
-    async def tell_scheduler(self, message: Message) -> None:
-        """Repeat until the scheduler has answered; give up when it stays away for long (it will learn the
-        same from fetches, or has forgotten the attempt)."""
-        try:
-            await self.bus.request_until_answered(
-                control.SCHEDULER, message, deadline_s=self.settings.request_deadline_s
-            )
-        except BusError as error:
-            log.warning("scheduler not told", node=self.node_id, reason=str(error))
-
-    def report(self, attempt: Attempt, phase: Phase) -> None:
-        """Tell the scheduler of a change of phase, in order per attempt, without waiting for it."""
-        before = self._reports.get(attempt)
-
-        async def tell() -> None:
-            if before is not None:
-                await asyncio.wait({before})
-            await self.tell_scheduler(control.PhaseChange(attempt, self.node_id, phase.value))
-            if self._reports.get(attempt) is task:
-                del self._reports[attempt]
-
-        task = self.own(tell())
-        self._reports[attempt] = task
-
-    async def reported(self, attempt: Attempt) -> None:
-        """Wait, but not for long, until the attempt's reports are answered: a scheduler that is away does
-        not hold up the data plane."""
-        pending = self._reports.get(attempt)
-        if pending is not None:
-            await asyncio.wait({pending}, timeout=1.0)
+    def _fetch(self, number: int) -> control.Fetch:
+        return control.Fetch(
+            node_id=self.node_id,
+            incarnation=self.snic_endpoint.address.incarnation,
+            number=number,
+            engines=self.engine_loads(),
+            read_q_tokens=self.reader.queue_tokens,
+            status=self._brief_status(),
+            held=self.held(),
+        )
 
     async def lost(self, attempt: Attempt, code: str, reason: str, *, retry: bool = True) -> None:
         """Tell that this node has given the attempt up."""
@@ -331,7 +254,7 @@ class Node(ABC):
             code=code,
             reason=reason,
         )
-        await self.tell_scheduler(control.AttemptLost(attempt, self.node_id, code, reason, retry))
+        await self.membership.tell(control.AttemptLost(attempt, self.node_id, code, reason, retry))
 
     def crashed(self, attempt: Attempt, error: BaseException) -> None:
         """An attempt's task ended by an error of ours: say so, and let another attempt try."""

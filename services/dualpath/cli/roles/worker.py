@@ -13,7 +13,8 @@ from dualpath.memory.admission import check_capacity
 from dualpath.model.api import Backend
 from dualpath.model.backends import load_backend
 from dualpath.model.spec import ModelSpec, load_spec
-from dualpath.node.node import Node, RegistrationRefused
+from dualpath.node.membership import RegistrationRefused
+from dualpath.node.node import Node
 from dualpath.prefill import PrefillNode
 from dualpath.settings import Settings
 from dualpath.telemetry.process import ServiceError
