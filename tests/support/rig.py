@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.nats import NatsServer
+from tests.support.transport import TRANSPORTS
 
 from dualpath.blocks import BlockKeys, pack_keys, root_key
 from dualpath.blocks.keys import pack_tokens
@@ -24,7 +25,6 @@ from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.prefill.node import PrefillNode
 from dualpath.settings import Settings
 from dualpath.storage.shard import StorageShard
-from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire import control
 from dualpath.wire.codec import Message
 from dualpath.wire.types import Attempt, AttemptStats, ReadPath, Sampling
@@ -249,7 +249,7 @@ async def rig(
         "write_back_blocks": 16,
         **overrides,
     }
-    shard_endpoint = TcpEndpoint(
+    shard_endpoint = TRANSPORTS[given.get("transport", "tcp")](
         "storage-0", host="127.0.0.1", nic=PacedNic("storage-0"), secret=b"rig"
     )
     shard = StorageShard("storage-0", home / "store", shard_endpoint)

@@ -10,13 +10,15 @@ from typing import Any
 
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
-from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.device import DeviceBuffer
 from dualpath.memory.hbm import HbmLedger
 from dualpath.model.api import Backend, DecodeRow
 from dualpath.node.copies import Copier
+from dualpath.node.device_copies import DeviceCopies
 from dualpath.node.engine_group import Steps
 from dualpath.node.finish import finish_reason
 from dualpath.tasks import finish
+from dualpath.transport.api import TransportError
 from dualpath.transport.collectives import CollectiveError
 from dualpath.wire.types import Attempt, Sampled
 
@@ -42,7 +44,7 @@ class DecodeEngine:
     def __init__(
         self,
         backend: Backend,
-        cnic: Nic,
+        copies: DeviceCopies,
         copier: Copier,
         write_back: WriteBack,
         steps: Steps,
@@ -54,7 +56,7 @@ class DecodeEngine:
     ) -> None:
         """`on_step` is awaited after each step; `on_forward` is told of its tokens and the seconds it computed."""
         self.backend = backend
-        self.cnic = cnic
+        self._copies = copies
         self.ledger: HbmLedger[Attempt] = HbmLedger(capacity_tokens)
         self._geometry = backend.geometry
         self._copier = copier
@@ -82,7 +84,7 @@ class DecodeEngine:
         try:
             capacity = self._geometry.blocks_for(request.prompt_tokens + 1)
             row = self._new_row(request, capacity * self._geometry.block_tokens, last)
-            await self.cnic.local_copy(Lane.LOW, request.prompt_tokens * self._geometry.token_bytes)
+            await self._copies.charge(request.prompt_tokens * self._geometry.token_bytes)
             await self._copy_prompt(request, row)
         except BaseException:
             self._free_row(request)
@@ -144,7 +146,12 @@ class DecodeEngine:
                 copies.append((row.kv.wire[at : at + len(piece)], piece))
                 at += len(piece)
         await self._copier.run(copies)
-        row.kv.to_device(0, row.kv.nbytes)
+        await self._to_device(row.kv, row.capacity, row.tokens)
+
+    async def _to_device(self, kv: DeviceBuffer, capacity: int, tokens: int) -> None:
+        for layer in range(self._geometry.n_layers):
+            at = self._geometry.flat_offset(capacity, layer, 0)
+            await self._copies.to_device(kv, at, at + tokens * self._geometry.row_bytes[layer])
 
     # ── the loop ───────────────────────────────────────────────────────────────────────────────────
     async def run(self) -> None:
@@ -202,7 +209,9 @@ class DecodeEngine:
         row.index += 1
         row.parent_key, row.block_ids = sequence.parent, list(sequence.tail)
         for key in fresh:
-            request.stores.extend(await self._write_back.decoded_block(key, row, block, self.cnic))
+            request.stores.extend(
+                await self._write_back.decoded_block(key, row, block, self._copies)
+            )
         if request.finished.done():
             return
         generated = request.take(token)
@@ -238,7 +247,10 @@ class DecodeEngine:
                     self._preempt(self._resident[victim])
                 if request.row is None or self.ledger.grow(request.attempt, tokens):
                     continue
-            await self._regrow(request, row, row.capacity + tokens)
+            try:
+                await self._regrow(request, row, row.capacity + tokens)
+            except TransportError as error:
+                request.fail(error)
 
     def _growth(self, capacity: int) -> int:
         block = self._geometry.block_tokens
@@ -248,14 +260,14 @@ class DecodeEngine:
         geometry = self._geometry
         kv = self.backend.allocate(geometry.flat_bytes(capacity))
         copies = []
-        row.kv.to_host(0, row.kv.nbytes)
         for layer in range(geometry.n_layers):
             size = row.tokens * geometry.row_bytes[layer]
             old = geometry.flat_offset(row.capacity, layer, 0)
             new = geometry.flat_offset(capacity, layer, 0)
+            await self._copies.to_host(row.kv, old, old + size)
             copies.append((kv.wire[new : new + size], row.kv.wire[old : old + size]))
         await self._copier.run(copies)
-        kv.to_device(0, kv.nbytes)
+        await self._to_device(kv, capacity, row.tokens)
         row.kv.free()
         row.kv, row.capacity = kv, capacity
 

@@ -78,7 +78,7 @@ class DecodeNode(Node):
         self._engines = [
             DecodeEngine(
                 backend,
-                self.cnics[number],
+                self.device_copies[number],
                 self.copier,
                 self._write_back,
                 self.engine_group.steps(number),

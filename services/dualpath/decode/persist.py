@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from dualpath.blocks import KVGeometry
 from dualpath.kvstore.api import BlockStore, WriteStatus
-from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.arena import Arena
 from dualpath.model.api import DecodeRow
 from dualpath.node.copies import Copier, Copy
+from dualpath.node.device_copies import DeviceCopies
 from dualpath.tasks import Tasks
 from dualpath.telemetry.metrics import Metrics
+from dualpath.transport.api import TransportError
 
 
 class WriteBack:
@@ -51,40 +52,46 @@ class WriteBack:
         return [self._tasks.spawn(work, "store prompt blocks")]
 
     async def decoded_block(
-        self, key: bytes, row: DecodeRow, block: int, cnic: Nic
+        self, key: bytes, row: DecodeRow, block: int, device: DeviceCopies
     ) -> list[asyncio.Task[object]]:
         """Copy block number `block` off the device into a write-back slot and store it from there.
 
-        Returns the store's task, once the device's memory is no longer read; nothing where no slot was free:
-        then the block is not stored.
+        Returns the store's task, once the device's memory is no longer read; nothing where no slot was free, or the
+        CNIC failed: then the block is not stored.
         """
         slot = self._arena.take_reserved()
         if slot is None:
             self._count([WriteStatus.NOT_STORED], "no_slot")
             return []
         try:
-            await self._copier.run(self._off_the_device(row, block, self._arena.view(slot)))
+            await self._off_the_device(row, block, self._arena.view(slot), device)
+        except TransportError:
+            self._arena.release([slot])
+            self._count([WriteStatus.NOT_STORED], "cnic")
+            return []
         except BaseException:
             self._arena.release([slot])
             raise
         return [
-            self._tasks.spawn(self._store_decoded(key, slot, block, cnic), "store decoded block")
+            self._tasks.spawn(self._store_decoded(key, slot, block, device), "store decoded block")
         ]
 
-    def _off_the_device(self, row: DecodeRow, block: int, target: memoryview) -> list[Copy]:
+    async def _off_the_device(
+        self, row: DecodeRow, block: int, target: memoryview, device: DeviceCopies
+    ) -> None:
         geometry, start = self._geometry, block * self._geometry.block_tokens
-        copies = []
+        copies: list[Copy] = []
         for layer in range(geometry.n_layers):
             at = geometry.flat_offset(row.capacity, layer, start)
             size = geometry.block_tokens * geometry.row_bytes[layer]
-            row.kv.to_host(at, at + size)
+            await device.to_host(row.kv, at, at + size)
             offset = geometry.layer_offset(layer)
             copies.append((target[offset : offset + size], row.kv.wire[at : at + size]))
-        return copies
+        await self._copier.run(copies)
 
-    async def _store_decoded(self, key: bytes, slot: int, depth: int, cnic: Nic) -> None:
+    async def _store_decoded(self, key: bytes, slot: int, depth: int, device: DeviceCopies) -> None:
         try:
-            await cnic.local_copy(Lane.LOW, self._geometry.full_block_bytes)
+            await device.charge(self._geometry.full_block_bytes)
         except BaseException:
             self._arena.release([slot])
             raise

@@ -65,9 +65,9 @@ class PrefillNode(Node):
             PrefillEngine(
                 EngineParts(
                     backend=backend,
-                    cnic=self.cnics[number],
                     endpoint=self.cnic_endpoints[number],
                     arena=self.arena,
+                    copies=self.device_copies[number],
                     copier=self.copier,
                     budget=Budget(settings.prefill_hbm),
                     layerwise=settings.use_layerwise,

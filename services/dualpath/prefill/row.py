@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from dualpath.lanes.api import Lane, Nic
 from dualpath.memory.arena import Arena, SlotRegion
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, PrefillRow
 from dualpath.node.copies import Copier
+from dualpath.node.device_copies import DeviceCopies
 from dualpath.node.engine_group import Steps
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.ring import Ring
@@ -26,9 +26,9 @@ class EngineParts:
     """What an engine's forwards work with."""
 
     backend: Backend
-    cnic: Nic
     endpoint: Endpoint
     arena: Arena
+    copies: DeviceCopies
     copier: Copier
     budget: Budget
     layerwise: bool
@@ -155,7 +155,9 @@ class ForwardRow:
             await pushed
         else:
             await self._copy_own(layer)
-        self.ring.buffer.to_device(self.ring.offset(layer), self.ring.offset(layer, self.prefix))
+        await self._parts.copies.to_device(
+            self.ring.buffer, self.ring.offset(layer), self.ring.offset(layer, self.prefix)
+        )
         self._trace.mark("arrived", layer)
         self._arrived[layer].set()
 
@@ -170,7 +172,7 @@ class ForwardRow:
         for piece in self._own.rows(layer, 0, tokens):
             copies.append((self.ring.buffer.wire[at : at + len(piece)], piece))
             at += len(piece)
-        await self._parts.cnic.local_copy(Lane.LOW, tokens * self._geometry.row_bytes[layer])
+        await self._parts.copies.charge(tokens * self._geometry.row_bytes[layer])
         await self._parts.copier.run(copies)
 
     def _on_push(self, layer: int) -> None:
@@ -201,7 +203,10 @@ class ForwardRow:
         stop = self.prefix + self.new
         own = self.request.own_tokens if self._first_chunk else 0
         ranges = [(0, stop)] if own == self.prefix else [(0, own), (self.prefix, stop)]
-        self.ring.buffer.to_host(self.ring.offset(layer), self.ring.offset(layer, stop))
+        # What is cached came by the window.
+        await self._parts.copies.to_host(
+            self.ring.buffer, self.ring.offset(layer, self.prefix), self.ring.offset(layer, stop)
+        )
         await asyncio.gather(*(self._write(layer, a, b) for a, b in ranges if a < b))
         self._trace.mark("left", layer)
         self._left[layer].set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
 
 
 class DeviceBuffer(ABC):
@@ -30,3 +32,39 @@ class DeviceBuffer(ABC):
     @abstractmethod
     def free(self) -> None:
         """Give the memory back; the buffer must not be used afterwards."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Whose memory it is, as NICs are told: the host's, or that of accelerator number `device`."""
+
+    kind: Literal["DRAM", "VRAM"]
+    device: int = 0
+
+
+HOST = Place("DRAM")
+
+
+class Staging(ABC):
+    """Memory on a device that a NIC writes to and reads from: it never moves, as the buffers do.
+
+    Where a back end has one, copies go through it, and its buffers' `to_device` and `to_host` make none. What
+    the back end has written can be copied once the call that wrote it has returned. Both copies below stay on the
+    device, and when they return, also by cancellation or an error, neither memory is read or written for them.
+    """
+
+    place: Place
+    address: int
+    nbytes: int
+
+    @abstractmethod
+    async def into(self, buffer: DeviceBuffer, start: int, at: int, nbytes: int) -> None:
+        """Copy the staging's bytes from `at` on to `start` of `buffer`; kernels launched afterwards see them."""
+
+    @abstractmethod
+    async def out_of(self, buffer: DeviceBuffer, start: int, at: int, nbytes: int) -> None:
+        """Copy from `start` of `buffer` to `at` of the staging."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the memory back. No NIC may reach it any more."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dualpath.blocks import KVGeometry
-from dualpath.memory.device import DeviceBuffer
+from dualpath.memory.device import DeviceBuffer, Staging
 from dualpath.model.errors import ModelError as ModelError
 from dualpath.model.history import History
 from dualpath.transport.collectives import Group
@@ -99,6 +99,11 @@ class Backend(ABC):
     @abstractmethod
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Device memory; the caller accounts for it. Contents are undefined."""
+
+    def stage(self, nbytes: int) -> Staging | None:
+        """Memory through which a NIC makes the copies of all buffers from now on; the caller closes it. None where
+        there is nothing to copy: windows are the memory. Called once at most, before any other method."""
+        return None
 
     @abstractmethod
     async def begin_prefill(self, rows: Sequence[PrefillRow]) -> PrefillForward: ...

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch import Tensor
 
 from dualpath.memory.device import DeviceBuffer
 from dualpath.model.api import (
@@ -22,7 +21,7 @@ from dualpath.model.attention import LayerRows, layer_rows
 from dualpath.model.history import History
 from dualpath.model.sampler import Scores, sample
 from dualpath.model.spec import ModelSpec
-from dualpath.model.torch_memory import TorchBuffer
+from dualpath.model.torch_memory import TorchBuffer, TorchStaging, tensor_of
 from dualpath.model.torch_model import TorchModel, choose_device, thread_count
 from dualpath.model.torch_threads import ComputeThread
 from dualpath.settings import Settings
@@ -40,9 +39,17 @@ class TorchBackend(Backend):
         self.device = choose_device(settings, engine)
         self._model = TorchModel(spec, self.device)
         self._thread = ComputeThread(thread_count(settings))
+        self._staged = False
 
     def allocate(self, nbytes: int) -> TorchBuffer:
-        return TorchBuffer(nbytes, self.device)
+        return TorchBuffer(nbytes, self.device, staged=self._staged)
+
+    def stage(self, nbytes: int) -> TorchStaging | None:
+        """For CUDA alone."""
+        if self.device.type != "cuda":
+            return None
+        self._staged = True
+        return TorchStaging(nbytes, self.device)
 
     async def begin_prefill(self, rows: Sequence[PrefillRow]) -> PrefillForward:
         """Raises ValueError for a batch without rows, or a row without tokens."""
@@ -97,7 +104,7 @@ class TorchPrefill(PrefillForward):
         model, row_size = self._model, _row_bytes(self._model, index)
         batch = [
             layer_rows(
-                _tensor_of(view.buffer),
+                tensor_of(view.buffer),
                 view.offset,
                 row.prefix_tokens + len(row.token_ids),
                 model.parts[index],
@@ -168,7 +175,7 @@ def _views(model: TorchModel, row: DecodeRow) -> _Views:
         return known
     layers, offset = [], 0
     for index, parts in enumerate(model.parts):
-        layers.append(layer_rows(_tensor_of(row.kv), offset, row.capacity, parts, model.dtype))
+        layers.append(layer_rows(tensor_of(row.kv), offset, row.capacity, parts, model.dtype))
         offset += row.capacity * _row_bytes(model, index)
     row.state = _Views(row.kv, row.capacity, layers)
     return row.state
@@ -177,10 +184,3 @@ def _views(model: TorchModel, row: DecodeRow) -> _Views:
 def _row_bytes(model: TorchModel, layer: int) -> int:
     """Bytes of one token's KV in `layer`."""
     return sum(part.elements for part in model.parts[layer]) * model.dtype.itemsize
-
-
-def _tensor_of(buffer: DeviceBuffer) -> Tensor:
-    """The bytes of a buffer of this back end; raises TypeError for any other's."""
-    if not isinstance(buffer, TorchBuffer):
-        raise TypeError(f"the torch back end needs its own buffers, not a {type(buffer).__name__}")
-    return buffer.tensor

@@ -26,6 +26,7 @@ from dualpath.model.api import Backend
 from dualpath.model.grammar import Grammars
 from dualpath.model.spec import ModelSpec
 from dualpath.node.copies import Copier
+from dualpath.node.device_copies import device_copies
 from dualpath.node.engine_group import DEADLINES, EngineGroup
 from dualpath.node.membership import Membership
 from dualpath.node.reading import Share, ShareReader
@@ -83,6 +84,10 @@ class Node(ABC):
         ]
         self.cnic_endpoints: list[Endpoint] = [
             self._endpoint(nic, number) for number, nic in enumerate(self.cnics, 1)
+        ]
+        self.device_copies = [
+            device_copies(settings, *parts)
+            for parts in zip(self.backends, self.cnics, self.cnic_endpoints, strict=True)
         ]
         self.engine_group = EngineGroup(
             self.cnic_endpoints, self.backends, DEADLINES * settings.transfer_deadline_s

@@ -35,7 +35,7 @@ _LABELS = """
 | `path` | `prefill`, `decode`, `split`: who read the cached KV |
 | `phase` | `queued`, `paired`, `loading`, `prefill`, `handoff`, `decode`, `done`, `cancelled`, `failed` |
 | `queue` | `decode`, `prefill`: at the scheduler; `slots`: of the DE (seconds); `storage_read`: `read_q` |
-| `reason` | `no_slot`: decoding found no free write-back slot; `shard`: a shard did not take the block |
+| `reason` | `no_slot`: no free write-back slot; `cnic`: not copied off the device; `shard`: refused by a shard |
 | `status` | `found`, `absent`, `corrupt` (failed its checksum), `failed` (no answer in time) |
 """
 

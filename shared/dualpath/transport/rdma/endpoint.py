@@ -8,15 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualpath.lanes.api import Lane
+from dualpath.memory.device import Staging
 from dualpath.transport.api import MessageHandler
 from dualpath.transport.frames import FrameReader
 from dualpath.transport.link import Link
 from dualpath.transport.rdma import nixl
 from dualpath.transport.rdma.link import Fabric, RdmaLink
+from dualpath.transport.rdma.loopback import Loopback
 from dualpath.transport.rdma.memory import Pinned, Rooms
 from dualpath.transport.rdma.rail import Poller
 from dualpath.transport.stream import ByteStream
 from dualpath.transport.tcp import TcpEndpoint
+
+_ANY = "^cma"
+"""Memory that cma writes to cannot be fenced: it asks neither for a connection nor for a registration."""
 
 
 class RdmaEndpoint(TcpEndpoint):
@@ -44,6 +49,7 @@ class RdmaEndpoint(TcpEndpoint):
         self._device = device or ("lo" if _is_loopback(host) else None)
         self._service_levels = service_levels or {}
         self._rooms: list[Rooms] = []
+        self._loopbacks: list[Loopback] = []
         self._fabrics = {lane: self._fabric(lane) for lane in Lane}
 
     def _fabric(self, lane: Lane) -> Fabric:
@@ -61,9 +67,23 @@ class RdmaEndpoint(TcpEndpoint):
             spawn=self._spawn,
         )
 
-    def _config(self, lane: Lane) -> str:
-        # Memory that cma writes to cannot be fenced: it asks neither for a connection nor for a registration.
-        config = {"TLS": "^cma", "IB_TRAFFIC_CLASS": str(self._marks.dscp[lane] << 2)}
+    def loopback(self, staging: Staging) -> Loopback:
+        """Copies between the host and the device of `staging`, which is the endpoint's from now on."""
+        # The NIC alone may reach an accelerator; cuda_copy is there to tell UCX whose memory it is.
+        tls = _ANY if staging.place.kind == "DRAM" else "rc,cuda_copy"
+        made = Loopback(
+            self.endpoint_id,
+            self._config(Lane.LOW, tls),
+            staging,
+            self.nic,
+            self._poller,
+            self._deadline_s,
+        )
+        self._loopbacks.append(made)
+        return made
+
+    def _config(self, lane: Lane, tls: str = _ANY) -> str:
+        config = {"TLS": tls, "IB_TRAFFIC_CLASS": str(self._marks.dscp[lane] << 2)}
         if self._device is not None:
             config["NET_DEVICES"] = self._device
         if (level := self._service_levels.get(lane)) is not None:
@@ -72,8 +92,9 @@ class RdmaEndpoint(TcpEndpoint):
 
     async def start(self, on_message: MessageHandler) -> None:
         """Raises OSError where the port cannot be had, NoRdma where UCX has no use for the device."""
-        for fabric in self._fabrics.values():
-            await asyncio.to_thread(nixl.try_out, fabric.config)
+        configs = [fabric.config for fabric in self._fabrics.values()]
+        for config in (*configs, *(loopback.config for loopback in self._loopbacks)):
+            await asyncio.to_thread(nixl.try_out, config)
         await super().start(on_message)
 
     def pin(self, memory: memoryview) -> None:
@@ -94,6 +115,8 @@ class RdmaEndpoint(TcpEndpoint):
 
     async def close(self) -> None:
         await super().close()
+        for loopback in self._loopbacks:
+            loopback.close()
         self._pinned.close()
         for rooms in self._rooms:
             rooms.close()

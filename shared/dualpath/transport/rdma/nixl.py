@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from dualpath.memory.device import HOST, Place
 from dualpath.telemetry.process import ServiceError
 from dualpath.transport.rdma.extents import Extent
 
 MODULE = "nixl_cu12"
-_MEMORY = "DRAM"
 _QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal"}
 """What goes wrong on a link is told by the link, in a sentence."""
 
@@ -58,10 +58,11 @@ def try_out(config: str) -> None:
 class Agent:
     """A NIXL agent with the UCX back end, and its one peer. Without threads: it makes progress when asked.
 
-    `config` is UCX's, as NAME=VALUE joined by commas. Raises NixlError from every method.
+    `config` is UCX's, as NAME=VALUE joined by commas; all memory of an agent is in `place`. Raises NixlError from
+    every method.
     """
 
-    def __init__(self, name: str, config: str) -> None:
+    def __init__(self, name: str, config: str, place: Place = HOST) -> None:
         module, self._errors = load()
         settings = module.nixl_agent_config(enable_prog_thread=False, backends=[])
         try:
@@ -69,12 +70,14 @@ class Agent:
             self._agent.create_backend("UCX", {"engine_config": config})
         except self._errors as error:
             raise NixlError(f"no agent with {config}: {error}") from error
+        self._place = place
         self._peer = b""
+        self._peer_place = HOST
 
     def register(self, extent: Extent) -> None:
         """Let the NIC reach this memory. It must stay mapped as long as the agent lives."""
         try:
-            self._agent.register_memory([(*extent, 0, "")], _MEMORY)
+            self._agent.register_memory([(*extent, self._place.device, "")], self._place.kind)
         except self._errors as error:
             raise NixlError(f"{extent[1]} bytes of memory cannot be registered: {error}") from error
 
@@ -82,8 +85,9 @@ class Agent:
         """What a peer needs to write into the memory that is registered so far."""
         return bytes(self._agent.get_agent_metadata())
 
-    def meet(self, metadata: bytes) -> None:
-        """Take the peer's metadata, or what has been added to it."""
+    def meet(self, metadata: bytes, place: Place = HOST) -> None:
+        """Take the peer's metadata, or what has been added to it; its memory is in `place`."""
+        self._peer_place = place
         try:
             self._peer = self._agent.add_remote_agent(metadata)
         except self._errors as error:
@@ -95,8 +99,8 @@ class Agent:
         try:
             handle = agent.initialize_xfer(
                 "WRITE",
-                agent.get_xfer_descs([(*extent, 0) for extent in local], _MEMORY),
-                agent.get_xfer_descs([(*extent, 0) for extent in remote], _MEMORY),
+                self._described(local, self._place),
+                self._described(remote, self._peer_place),
                 self._peer,
             )
             if agent.transfer(handle) == "ERR":
@@ -104,6 +108,11 @@ class Agent:
         except self._errors as error:
             raise NixlError(f"a transfer could not be begun: {error}") from error
         return handle
+
+    def _described(self, extents: Sequence[Extent], place: Place) -> Any:
+        return self._agent.get_xfer_descs(
+            [(*extent, place.device) for extent in extents], place.kind
+        )
 
     def done(self, handle: Any) -> bool:
         """Whether all bytes are in the peer's memory."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from dualpath.memory.device import HOST, Place
 from dualpath.transport.rdma.extents import Extent, pair, total
 from dualpath.transport.rdma.nixl import Agent, NixlError
 
@@ -41,8 +42,9 @@ class Rail:
         memory: Sequence[Extent],
         poller: Poller,
         on_error: Callable[[str], None],
+        place: Place = HOST,
     ) -> None:
-        self._agent = Agent(name, config)
+        self._agent = Agent(name, config, place)
         self._poller = poller
         self._on_error = on_error
         self._flights: set[Flight] = set()
@@ -71,9 +73,9 @@ class Rail:
     def metadata(self) -> bytes:
         return self._agent.metadata()
 
-    def meet(self, metadata: bytes) -> None:
-        """Take what the peer says of its agent. Raises NixlError."""
-        self._agent.meet(metadata)
+    def meet(self, metadata: bytes, place: Place = HOST) -> None:
+        """Take what the peer says of its agent, whose memory is in `place`. Raises NixlError."""
+        self._agent.meet(metadata, place)
 
     def expect(self, writes: int) -> None:
         """The peer has begun (or ended, where negative) so many writes into this side's memory."""
