@@ -180,6 +180,7 @@ class Settings(BaseSettings):
     )
     quantum: Bytes = Field(
         256 * 1024,
+        ge=4096,
         description="Bytes that a NIC sends per decision: fewer where they would take more than 5 ms, and no "
         "fewer than 4 MiB where it has no bandwidth",
     )
@@ -205,7 +206,7 @@ class Settings(BaseSettings):
     node_lost_s: float = Field(3.0, gt=0, description="Silence after which a node counts as lost")
     transfer_deadline_s: float = Field(
         5.0,
-        gt=0,
+        ge=0.05,
         description="Silence after which a link is cut, and how long a peer may owe an answer without getting on",
     )
     read_deadline_s: float = Field(10.0, gt=0, description="A storage read gives up after this")

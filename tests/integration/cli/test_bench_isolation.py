@@ -10,6 +10,7 @@ import pytest
 
 from dualpath.cli.bench.isolation import isolation, measure
 from dualpath.cli.bench.isolation_member import CASES, Members, Shape
+from dualpath.cli.words import WRONG_USE
 
 SHAPE = Shape(
     members=3,
@@ -39,6 +40,14 @@ def test_it_prints_a_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtu
     for case in CASES:
         assert case in printed
     ElementTree.parse(plot)
+
+
+@pytest.mark.parametrize("shape", [("0", "8KiB", "4KiB"), ("1MB/s", "0", "1"), ("1MB/s", "1", "0")])
+def test_what_could_not_be_measured_is_a_sentence(
+    shape: tuple[str, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isolation(*shape, 2, 1, 1, None) == WRONG_USE
+    assert "must be more than 0" in capsys.readouterr().err
 
 
 def test_a_member_that_dies_is_an_error_and_not_a_hang() -> None:

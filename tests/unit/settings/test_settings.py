@@ -69,6 +69,8 @@ def test_dumped_settings_load_as_they_were(tmp_path: Path) -> None:
         ({"tls_certificate": "node.crt", "tls_ca": "ca.crt"}, "set all three, or none"),
         ({"tls": True, "transport": "rdma"}, "leave tls out, or use tcp"),
         ({"lane_dscp": (64, 0)}, "lane_dscp"),
+        ({"quantum": "1KiB"}, "quantum: .*4096"),
+        ({"transfer_deadline_s": 0.01}, "transfer_deadline_s: .*0.05"),
         ({"store_replicas": 3}, "2 shards cannot keep 3 copies"),
         ({"store_replicas": 2, "shard_addresses": ("s=h:1",)}, "1 shards cannot keep 2 copies"),
         ({"port": 65535, "gateways": 2}, "choose a lower port"),

@@ -52,6 +52,11 @@ class Shape:
     pause_s: float
     """Mean time between two bursts."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where nothing could be measured."""
+        if not (self.bytes_per_s and self.quantum and self.piece):
+            raise ValueError("bandwidth, quantum and piece must be more than 0")
+
     @property
     def burst_s(self) -> float:
         """Time on the wire of a burst, if it were alone."""
