@@ -42,15 +42,17 @@ def _watch(home: Home, console: Console, interval_s: float, *, once: bool) -> in
         return NOT_RUNNING
     if once or not console.is_terminal:
         while (now := _next(home, before, interval_s)) is not None:
-            console.print(frame(before, now))
+            console.print(frame(before, now, console.width))
             if once:
                 return 0
             before = now
     else:
         # The first picture has no rates yet.
-        with Live(frame(before, before), console=console, screen=True, auto_refresh=False) as live:
+        with Live(
+            frame(before, before, console.width), console=console, screen=True, auto_refresh=False
+        ) as live:
             while (now := _next(home, before, interval_s)) is not None:
-                live.update(frame(before, now), refresh=True)
+                live.update(frame(before, now, console.width), refresh=True)
                 before = now
     complain(f"the cluster on {shell_path(home.root)} has stopped")
     return NOT_RUNNING

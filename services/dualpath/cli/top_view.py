@@ -17,6 +17,9 @@ from dualpath.cluster.status import Status
 from dualpath.wire.types import WAIT_BOUNDS_S, NicUse
 
 BAR_WIDTH = 8
+FULL_WIDTH = 78
+"""Of the NICs' table. In less it goes without bars, and in less than that without waits: cut figures say nothing."""
+_NO_BARS_WIDTH = FULL_WIDTH - BAR_WIDTH - 2
 _SIDES = (("prefill", "PE read path"), ("decode", "DE read path"))
 _PATHS = (
     ("prefill", "prefill node (PE)"),
@@ -103,10 +106,10 @@ def _waits(then: NicUse, now: NicUse) -> tuple[int, ...]:
     return tuple(late - early for late, early in zip(now.waits, earlier, strict=True))
 
 
-def frame(before: Look, now: Look) -> RenderableType:
-    """The whole picture."""
+def frame(before: Look, now: Look, width: int = FULL_WIDTH) -> RenderableType:
+    """The whole picture, for so many columns."""
     status = now.status
-    parts: list[RenderableType] = [_head(now), nics_table(before, now)]
+    parts: list[RenderableType] = [_head(now), nics_table(before, now, width)]
     if status.cluster is None:
         parts.append(Text(status.problem or "the scheduler does not answer", style="bold red"))
     else:
@@ -131,7 +134,7 @@ def _head(now: Look) -> Text:
     return head
 
 
-def nics_table(before: Look, now: Look) -> Table:
+def nics_table(before: Look, now: Look, width: int = FULL_WIDTH) -> Table:
     """A line for each NIC, lane and direction. High lanes that have never moved anything are left out."""
     rates = lane_rates(before, now)
     table = _table("NICs, by lane and direction")
@@ -139,8 +142,10 @@ def nics_table(before: Look, now: Look) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("moves", "of"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("share", width=BAR_WIDTH, no_wrap=True)
-    for name in ("queued", "wait p99"):
+    bars, waits = width >= FULL_WIDTH, width >= _NO_BARS_WIDTH
+    if bars:
+        table.add_column("share", width=BAR_WIDTH, no_wrap=True)
+    for name in ("queued", "wait p99") if waits else ("queued",):
         table.add_column(name, justify="right", no_wrap=True)
     ever = {(use.nic, use.lane) for use in now.nics() if use.nbytes or use.waiting}
     shown = [flow for flow in rates if flow[1] == "low" or flow[:2] in ever]
@@ -152,22 +157,22 @@ def nics_table(before: Look, now: Look) -> Table:
             "" if same_nic else nic,
             "" if same_lane else lane,
             "in" if direction == "rx" else "out",
-            *_cells(rates[flow], lane),
+            *_cells(rates[flow], lane, bars=bars, waits=waits),
         )
         above = (nic, lane)
     return table
 
 
-def _cells(rates: LaneRates, lane: str) -> list[RenderableType]:
+def _cells(rates: LaneRates, lane: str, *, bars: bool, waits: bool) -> list[RenderableType]:
     part = "" if rates.part_of_limit is None else f"{rates.part_of_limit:.0%}"
     bar = Bar(1.0, 0, rates.share, width=BAR_WIDTH, color=_COLORS.get(lane, "white"))
     queued = f"{rates.waiting}: {readable_size(rates.waiting_bytes)}" if rates.waiting else "0"
     return [
         f"{readable_size(int(rates.bytes_per_s))}/s",
         part,
-        bar,
+        *([bar] if bars else []),
         queued,
-        _wait(rates.wait_s(0.99)),
+        *([_wait(rates.wait_s(0.99))] if waits else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -294,7 +295,9 @@ class TcpEndpoint(Endpoint):
                 stream = await self._greeter.secure_accepted(sock)
                 await self._listen_once(stream, partial(sockets.mark, sock, marks=self._marks))
         except Refusal as refusal:
-            log.warning("peer_refused", peer=where, code=refusal.code, reason=str(refusal))
+            # That two dial each other at once is no fault.
+            level = logging.INFO if refusal.code == handshake.CROSSING else logging.WARNING
+            log.log(level, "peer_refused", peer=where, code=refusal.code, reason=str(refusal))
             await self._say_no(stream, refusal)
         except (MalformedFrame, OSError, TimeoutError) as error:
             sock.close()

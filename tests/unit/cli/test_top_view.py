@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from dualpath.cli.top_view import Look, frame, lane_rates
+from dualpath.cli.top_view import Look, frame, lane_rates, nics_table
 from dualpath.cluster.processes import identify
 from dualpath.cluster.record import ClusterRecord, Ready, ServiceRecord
 from dualpath.cluster.status import Status
@@ -142,3 +142,26 @@ def test_the_picture_has_lanes_queues_and_paths() -> None:
 def test_a_scheduler_that_does_not_answer_is_said() -> None:
     now = look(1.0, problem="the scheduler does not answer: it is gone")
     assert "it is gone" in shown(now, now)
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80])
+def test_narrow_terminals_get_fewer_columns_and_whole_figures(columns: int) -> None:
+    flows = [
+        use(
+            lane,
+            way,
+            10**8,
+            waiting=1,
+            waiting_bytes=62_000,
+            waits=waits(ms5=9),
+            limit_bytes_per_s=2e8,
+        )
+        for lane in ("high", "low")
+        for way in ("tx", "rx")
+    ]
+    stream = io.StringIO()
+    console = Console(file=stream, width=columns)
+    console.print(nics_table(look(1.0), look(2.0, *flows), columns))
+    assert "…" not in stream.getvalue()
+    cells = [line.split() for line in stream.getvalue().splitlines() if "cnic0" in line]
+    assert cells[0][:6] == ["prefill-0.cnic0", "high", "in", "95.4", "MiB/s", "50%"]
