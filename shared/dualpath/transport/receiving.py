@@ -75,6 +75,7 @@ class Receiver:
         self._coming: asyncio.Future[list[Event]] | None = None
         """Where this side waits for something to come."""
         self._watched = False
+        self._closed = False
         self._heard_at = self._loop.time()
         self._turn = 0
         self._low_water = 1
@@ -119,7 +120,11 @@ class Receiver:
             self._reader.discard()
 
     def close(self) -> None:
-        """To be called before the socket is closed."""
+        """To be called before the socket is closed. What an encrypted stream still holds is not taken any more."""
+        self._closed = True
+        self._unwatch()
+
+    def _unwatch(self) -> None:
         if self._watched:
             self._watched = False
             self._loop.remove_reader(self._sock)
@@ -138,6 +143,8 @@ class Receiver:
 
     def _take(self) -> list[Event]:
         """Receive until there are events; none where the socket has no more, or others are to have their turn."""
+        if self._closed:
+            raise PeerGone("this side closed it")
         reader, sock = self._reader, self._sock
         while self._turn < _BYTES_PER_TURN:
             try:
@@ -188,7 +195,7 @@ class Receiver:
         coming = self._coming
         if coming is None:
             # Nobody reads for now. To watch on from one wait to the next saves most of its cost.
-            self.close()
+            self._unwatch()
         elif not coming.done():
             try:
                 events = self._take()
