@@ -82,6 +82,8 @@ class Receiver:
         self._frames = 0
         self.busy = False
         """Something that has come waits for this side's NIC."""
+        self.held_ups = 0
+        """So often the peer said that it is busy."""
 
     @property
     def silent_s(self) -> float:
@@ -235,8 +237,11 @@ class Receiver:
 
     async def _end(self, header: Header) -> None:
         self._nic.charge(self._lane, "rx", HEADER_BYTES)
-        if header.kind is not Kind.ALIVE or header.code == BUSY:
+        if header.kind is not Kind.ALIVE:
             self._frames += 1
+        elif header.code == BUSY:
+            self._frames += 1
+            self.held_ups += 1
         if header.kind is Kind.WRITE:
             await self._charge(header.length)
             self._end_write(header)

@@ -104,6 +104,31 @@ async def test_a_write_into_pinned_memory_that_is_cancelled_ends_first(make: Mak
     assert 2 not in region.memory
 
 
+async def test_a_writer_whose_slow_nic_holds_up_what_it_hears_is_not_fenced(make: Make) -> None:
+    """The word that the key is revoked lies behind messages, and each of them waits its turn among other payload."""
+    deadline_s, writes = DEADLINE_S / 2, 8
+    writer = await make("writer", nic=PacedNic("writer", 1e6), transfer_deadline_s=deadline_s)
+    target = await make("target", transfer_deadline_s=deadline_s)
+    region, back = Bytes(NBYTES), Bytes(writes * 300_000)
+    key, back_key = target.register(region), writer.register(back)
+    async with asyncio.TaskGroup() as group:
+        writing = asyncio.ensure_future(writer.write(target.address, key, 0, [b"x" * NBYTES]))
+        await until(lambda: any(region.memory[:1]))
+        for start in range(0, back.nbytes, 300_000):
+            group.create_task(target.write(writer.address, back_key, start, [b"y" * 300_000]))
+        await until(lambda: all(back.memory[299_999::300_000]))
+        (link,) = writer._routes.links
+        for _ in range(60):
+            group.create_task(target.send(writer.address, b"m"))
+        await until(lambda: link._receiver.busy)
+        await target.revoke(key)
+        region.memory[:] = bytes(NBYTES)
+        with pytest.raises(Revoked):
+            await writing
+    assert writer._routes.links == {link}
+    assert not any(region.memory)
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_peer_that_lets_no_bytes_in_holds_no_memory_of_the_writer(
     make: Make, cancelled: bool
