@@ -85,7 +85,7 @@ def held(endpoint: TcpEndpoint, answers: int) -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "tasks": len(asyncio.all_tasks()) - answers,
         "links": len(endpoint._routes.links),
-        "unproven": len(endpoint._unproven),
+        "unproven": len(endpoint._accepts),
     }
 
 

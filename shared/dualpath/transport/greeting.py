@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dualpath.lanes.api import Lane
+from dualpath.telemetry.logs import get_logger
 from dualpath.transport import handshake
 from dualpath.transport.frames import Begin, End, FrameReader, Header, Kind, MalformedFrame
 from dualpath.transport.handshake import Hello, Refusal
@@ -14,6 +16,8 @@ from dualpath.transport.stream import ByteStream, PlainStream, readable, receive
 from dualpath.transport.tls import HANDSHAKE_BYTE, Tls, TlsStream
 from dualpath.wire.codec import encode
 from dualpath.wire.types import Address
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,17 @@ def frame(kind: Kind, payload: bytes) -> bytes:
 
 async def send_frame(stream: ByteStream, kind: Kind, payload: bytes) -> None:
     await send_all(stream, frame(kind, payload))
+
+
+async def refuse(stream: ByteStream, refusal: Refusal, deadline_s: float) -> None:
+    """Tell the dialer why there is no link, and close the connection."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await send_frame(stream, Kind.REFUSE, handshake.refuse(refusal))
+    except (OSError, TimeoutError) as error:
+        log.info("refusal_not_sent", reason=str(error))
+    finally:
+        stream.close()
 
 
 async def receive_frame(stream: ByteStream, reader: FrameReader, kind: Kind) -> bytes:

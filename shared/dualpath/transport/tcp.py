@@ -12,6 +12,7 @@ from typing import Any
 from dualpath.lanes.api import Lane, Nic
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport import greeting, handshake, sockets
+from dualpath.transport.accepting import Accepts
 from dualpath.transport.api import (
     Buffer,
     Endpoint,
@@ -21,7 +22,7 @@ from dualpath.transport.api import (
     Region,
 )
 from dualpath.transport.dialing import Dials
-from dualpath.transport.frames import FrameReader, Kind, MalformedFrame
+from dualpath.transport.frames import FrameReader, MalformedFrame
 from dualpath.transport.greeting import Greeter
 from dualpath.transport.handshake import Hello, Refusal
 from dualpath.transport.link import Link, NotStarted
@@ -35,8 +36,6 @@ from dualpath.wire.types import Address
 
 log = get_logger(__name__)
 
-MAX_UNPROVEN = 64
-"""Accepted connections that have not proved the secret; beyond, the oldest is closed."""
 _MAX_IMM = (1 << 64) - 1
 
 
@@ -86,7 +85,7 @@ class TcpEndpoint(Endpoint):
         self._regions = Regions()
         self._routes = Routes()
         self._dials = Dials(self._dial, self._spawn, transfer_deadline_s)
-        self._unproven: dict[asyncio.Task[None], None] = {}
+        self._accepts = Accepts(endpoint_id, self._welcome, self._spawn)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: socket.socket | None = None
         self._address: Address | None = None
@@ -112,7 +111,7 @@ class TcpEndpoint(Endpoint):
             self._address, self._secret, self._fingerprint, self._deadline_s, self._tls
         )
         self._on_message = on_message
-        self._spawn(self._accept(self._listener))
+        self._spawn(self._accepts.run(self._listener))
 
     async def close(self) -> None:
         self._closing = True
@@ -261,31 +260,6 @@ class TcpEndpoint(Endpoint):
             raise
 
     # ── listening ──────────────────────────────────────────────────────────────────────────────────
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, where = await loop.sock_accept(listener)
-            except OSError as error:
-                # Out of file descriptors, most likely: others must close theirs first.
-                log.error("accept_failed", endpoint=self.endpoint_id, reason=str(error))
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._unproven) >= MAX_UNPROVEN:
-                oldest = next(iter(self._unproven))
-                del self._unproven[oldest]
-                oldest.cancel()
-            sock = PlainStream.of(accepted)
-            task = self._spawn(self._welcome(sock, f"{where[0]}:{where[1]}"))
-            self._unproven[task] = None
-            task.add_done_callback(partial(self._proven, sock))
-
-    def _proven(self, sock: PlainStream, task: asyncio.Task[None]) -> None:
-        self._unproven.pop(task, None)
-        if task.cancelled():
-            # Perhaps before its first step, in which case nobody else has closed it.
-            sock.close()
-
     async def _welcome(self, sock: PlainStream, where: str) -> None:
         """Lead one accepted connection to a link, or to its end."""
         stream: ByteStream = sock
@@ -298,7 +272,7 @@ class TcpEndpoint(Endpoint):
             # That two dial each other at once is no fault.
             level = logging.INFO if refusal.code == handshake.CROSSING else logging.WARNING
             log.log(level, "peer_refused", peer=where, code=refusal.code, reason=str(refusal))
-            await self._say_no(stream, refusal)
+            await greeting.refuse(stream, refusal, self._deadline_s)
         except (MalformedFrame, OSError, TimeoutError) as error:
             sock.close()
             log.warning("handshake_failed", peer=where, reason=str(error) or "it took too long")
@@ -331,15 +305,6 @@ class TcpEndpoint(Endpoint):
             crossing = self._dials.dialing(peer_id, lane) and self.endpoint_id < peer_id
         if crossing:
             raise Refusal(handshake.CROSSING, "a link is being made from the other side")
-
-    async def _say_no(self, stream: ByteStream, refusal: Refusal) -> None:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                await greeting.send_frame(stream, Kind.REFUSE, handshake.refuse(refusal))
-        except (OSError, TimeoutError) as error:
-            log.info("refusal_not_sent", reason=str(error))
-        finally:
-            stream.close()
 
     def _adopt(
         self,

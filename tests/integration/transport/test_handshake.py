@@ -11,8 +11,8 @@ from tests.support.transport import DEADLINE_S, Make, RawPeer
 from tests.support.wait import until
 
 from dualpath.transport import handshake
+from dualpath.transport.accepting import MAX_UNPROVEN
 from dualpath.transport.api import LinkError, PeerRefused
-from dualpath.transport.tcp import MAX_UNPROVEN
 from dualpath.wire.codec import PROTOCOL_VERSION
 from dualpath.wire.types import Address
 
@@ -127,9 +127,9 @@ async def test_strangers_cannot_keep_a_peer_out(make: Make) -> None:
         await asyncio.open_connection(right.address.host, right.address.port)
         for _ in range(MAX_UNPROVEN + 20)
     ]
-    await until(lambda: len(right._unproven) >= MAX_UNPROVEN)
+    await until(lambda: len(right._accepts) >= MAX_UNPROVEN)
     await left.send(right.address, b"m")
-    assert len(right._unproven) <= MAX_UNPROVEN
+    assert len(right._accepts) <= MAX_UNPROVEN
     for _, writer in strangers:
         writer.close()
 

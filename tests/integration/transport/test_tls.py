@@ -291,7 +291,7 @@ async def test_clients_that_are_no_links_get_nothing(
         heard = await reader.read()
         writer.close()
     assert heard == b""
-    await until(lambda: not listener._unproven)
+    await until(lambda: not listener._accepts)
     friend = await make("friend", tls=tls)
     await friend.send(listener.address, b"m")
 
