@@ -129,6 +129,34 @@ async def test_a_writer_whose_slow_nic_holds_up_what_it_hears_is_not_fenced(make
     assert not any(region.memory)
 
 
+async def test_a_write_that_both_sides_cancel_at_once_disturbs_no_other(make: Make) -> None:
+    writer, target = await make("writer"), await make("target")
+    region, other = Bytes(NBYTES), Bytes(100_000)
+    key, other_key = target.register(region), target.register(other)
+    await writer.write(target.address, other_key, 0, [bytes(100_000)])
+    (link,) = target._routes.links
+    assert isinstance(link, RdmaLink)
+    assert link._rail is not None
+    look = link._rail.look
+    # For a while nothing arrives, so that the writer has chunks under way when it is interrupted.
+    link._rail.look = lambda: False  # type: ignore[method-assign]
+    writing = asyncio.ensure_future(writer.write(target.address, key, 0, [bytes(NBYTES)]))
+    (mine,) = writer._routes.links
+    assert isinstance(mine, RdmaLink)
+    await until(lambda: mine._rail is not None and mine._rail.flying)
+    writing.cancel()
+    revoking = asyncio.ensure_future(target.revoke(key))
+    heard = mine._receiver.signs
+    await until(lambda: mine._receiver.signs != heard)
+    link._rail.look = look  # type: ignore[method-assign]
+    await asyncio.wait_for(revoking, 4)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    await writer.write(target.address, other_key, 0, [b"y" * 100_000])
+    assert other.memory == b"y" * 100_000
+    assert writer._routes.links == {mine}
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_peer_that_lets_no_bytes_in_holds_no_memory_of_the_writer(
     make: Make, cancelled: bool
@@ -308,6 +336,20 @@ async def test_frames_out_of_place(liar: Liar, header: Header, payload: bytes) -
     endpoint, peer, _ = liar
     await peer.say(header, payload)
     await cut(endpoint, peer)
+
+
+async def test_a_write_that_is_stopped_before_it_is_granted_leaves_nothing_behind(
+    liar: Liar,
+) -> None:
+    endpoint, peer, key = liar
+    (link,) = endpoint._routes.links
+    assert isinstance(link, RdmaLink)
+    await peer.send(ask(1, key).pack() + Header(Kind.STOPPED, op=1).pack())
+    await until(lambda: link._asked._last_op == 1)
+    await until(lambda: not link._asked._writes)
+    await until(lambda: endpoint._poller.resting)
+    await endpoint.revoke(key)
+    assert link.lost is None
 
 
 async def test_asking_twice_under_one_number(liar: Liar) -> None:

@@ -183,7 +183,7 @@ class AskedWrites:
         return found if extents.total(found) >= MIN_PIECE_BYTES * len(found) else None
 
     async def _into_region(self, write: _Write, rail: Rail, pieces: list[Extent]) -> int | None:
-        if not self._open(write):
+        if write.ended.done() or not self._open(write):
             return None
         write.direct = True
         imm = await self._granted(write, rail, pieces)

@@ -118,8 +118,11 @@ class RdmaSender(Sender):
                 del self._asked[op]
                 if not operation.complete:
                     # Whatever happens, `source` is not given back while a NIC reads it.
-                    await _ended(flights)
-                    self._outbox.control(Header(Kind.STOPPED, op=op).pack())
+                    try:
+                        await _ended(flights)
+                    finally:
+                        # Cancelled here and revoked there, it may be interrupted once more, but is over.
+                        self._outbox.control(Header(Kind.STOPPED, op=op).pack())
 
     async def _fly(
         self,
