@@ -131,7 +131,8 @@ def next_token(
 
     The seed counts only where `temperature` > 0. Ids that may not come give way to the next one: stop ids while
     `index` is below `min_tokens`, those whose bias is −100, and those that a grammar does not have `allowed`.
-    Log-probabilities are made up, consistent (they sum to less than 1) and reproducible.
+    Log-probabilities are made up, consistent (they sum to less than 1) and reproducible. Raises ModelError where no
+    id may come.
     """
     seed = sampling.seed & _MASK if sampling.temperature > 0 else 0
     first = xxh3_64_intdigest(struct.pack(f"<{len(digests)}QQQ", *digests, index, seed))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64
 
 from dualpath.blocks import BlockKeys, KVGeometry, KVPart, root_key
+from dualpath.model.errors import ModelError
 from dualpath.model.synthetic_kv import (
     block_sum,
     digest_rows,
@@ -125,7 +126,7 @@ def test_stop_ids_give_way_until_min_tokens(layers: list[int], index: int) -> No
 
 
 def test_a_vocabulary_of_stop_ids_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing can be sampled"):
+    with pytest.raises(ModelError, match="nothing can be sampled"):
         next_token([1], 0, replace(GREEDY, stop_ids=(0, 1), min_tokens=1), 2)
 
 
