@@ -41,7 +41,13 @@ class Ring:
         except BaseException:
             budget.give(self.nbytes)
             raise
-        self.key = endpoint.register(BufferRegion(self.buffer.wire, on_layer))
+        self._region = BufferRegion(self.buffer.wire, on_layer)
+        self.key = endpoint.register(self._region)
+
+    @property
+    def arrivals(self) -> int:
+        """It grows as long as something is pushed into the ring."""
+        return self._region.frames
 
     def offset(self, layer: int, token: int = 0) -> int:
         """Where row `token` of `layer` lies in the buffer."""

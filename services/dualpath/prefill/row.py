@@ -35,6 +35,7 @@ class EngineParts:
     ring_depth: int
     """Layers of a request on the device at a time; all of them unless `layerwise`."""
     arrival_deadline_s: float
+    """How long a layer may take, or its DE may send nothing for it."""
     steps: Steps
 
 
@@ -152,7 +153,7 @@ class ForwardRow:
             )
             await self._parts.endpoint.send(self.request.assign.decode, encode(grant))
             await self._copy_own(layer)
-            await pushed
+            await self._push_of(layer, pushed)
         else:
             await self._copy_own(layer)
         await self._parts.copies.to_device(
@@ -175,6 +176,21 @@ class ForwardRow:
         await self._parts.copies.charge(tokens * self._geometry.row_bytes[layer])
         await self._parts.copier.run(copies)
 
+    async def _push_of(self, layer: int, pushed: asyncio.Future[None]) -> None:
+        """Wait for the DE: for as long as bytes of this row come, where no other engine waits with it.
+
+        Raises TransportError.
+        """
+        deadline_s = self._parts.arrival_deadline_s
+        while not pushed.done():
+            before = self.ring.arrivals
+            await asyncio.wait([pushed], timeout=deadline_s)
+            alive = self.ring.arrivals != before and not self._parts.steps.together
+            if not (pushed.done() or alive):
+                raise TransportError(
+                    f"layer {layer} did not arrive from {self.request.assign.decode_node} within {deadline_s} s"
+                )
+
     def _on_push(self, layer: int) -> None:
         pushed = self._pushed.get(layer)
         if pushed is not None and not pushed.done():
@@ -182,16 +198,7 @@ class ForwardRow:
 
     async def arrived(self, layer: int) -> None:
         """Return when `layer` can be computed: all its cached rows are there, or the row is dead."""
-        try:
-            async with asyncio.timeout(self._parts.arrival_deadline_s):
-                await self._arrived[layer].wait()
-        except TimeoutError:
-            self.fail(
-                TransportError(
-                    f"layer {layer} did not arrive from {self.request.assign.decode_node} within "
-                    f"{self._parts.arrival_deadline_s} s"
-                )
-            )
+        await self._arrived[layer].wait()
 
     # ── leaving ────────────────────────────────────────────────────────────────────────────────────
     def leave(self, layer: int) -> None:

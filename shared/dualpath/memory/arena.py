@@ -211,6 +211,8 @@ class BufferRegion:
     def __init__(self, view: memoryview, on_write: Callable[[int], None] = ignore) -> None:
         self._view = view
         self._on_write = on_write
+        self.frames = 0
+        """So many parts of writes have begun to arrive."""
 
     @property
     def nbytes(self) -> int:
@@ -220,4 +222,5 @@ class BufferRegion:
         self._on_write(imm)
 
     def resolve(self, offset: int, nbytes: int) -> list[memoryview]:
+        self.frames += 1
         return [self._view[offset : offset + nbytes]]

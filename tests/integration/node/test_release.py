@@ -297,6 +297,19 @@ async def test_a_push_that_fails_in_the_middle_loses_the_attempt_at_once(
         await it.idle()
 
 
+async def test_a_slow_transfer_is_no_stalled_one(nats_server: NatsServer, tmp_path: Path) -> None:
+    """All layers together take far longer than one may, and come one after another."""
+    async with rig(
+        nats_server, tmp_path, cnic_bandwidth=400_000, transfer_deadline_s=0.1, layerwise=False
+    ) as it:
+        ids = prompt(300, 1)
+        await it.generate(ids, 2)
+        run = await it.generate(ids, 5, "decode")
+        assert run.lost is None
+        assert run.tokens == right(it, run, 5)
+        await it.idle()
+
+
 async def test_one_stalled_transfer_is_noticed_though_nothing_else_happens(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
