@@ -19,8 +19,9 @@ reading, compute takes no time, and all that competes for the cores.
 
 The reference, in turns with it, is a raw copy over one blocking socket between two processes (1 MiB messages, as
 transport.py does), each on a core of its own, of as many bytes of one's memory into as much memory of the other.
-ratio = device / socket, the median of pairs that were taken one right after the other. Beside it, for who wants to know how much that depends on: `together`, both
-processes on one core, and one MiB again and again into 4 MiB, which then never leave that core's cache.
+ratio = device / socket, the median of pairs that were taken one right after the other. Beside it, for who wants to
+know how much that depends on: `together`, both processes on one core, and one MiB again and again into 4 MiB, which
+then never leave that core's cache.
 """
 
 from __future__ import annotations
