@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.transport import EVERY_WAY, Bytes, Make, RawPeer
+from tests.support.transport import EVERY_TRANSPORT, Bytes, Make, RawPeer
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, PacedNic
@@ -17,7 +17,7 @@ from dualpath.transport.frames import BUSY, Header, Kind
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.types import Address
 
-WAYS = EVERY_WAY
+WAYS = EVERY_TRANSPORT
 DEADLINE_S = 0.5
 STALLS = "it lives, but did nothing"
 RAW = Address("raw", "1", "127.0.0.1", 9)
