@@ -75,7 +75,11 @@ def test_status_shows_every_process_and_that_all_is_well(cluster: LocalCluster) 
     }
     assert list(pools) == list(cluster.http_ports)
     assert pools["storage-1"] >= {"store_calls", "leases", "read_staging_bytes"}
-    assert pools["gateway-0"] == {"gateway_requests", "gateway_cancellations"}
+    assert pools["gateway-0"] == {
+        "gateway_requests",
+        "gateway_places",
+        "gateway_cancellations",
+    }
     table = dualpath("status", "--home", str(cluster.home))
     assert table.returncode == 0
     for port in cluster.http_ports.values():
