@@ -6,34 +6,17 @@ idempotent, since every message may come twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dualpath.blocks import KEY_BYTES, Phase
-from dualpath.blocks.lifecycle import TERMINAL
-from dualpath.policy.api import EngineId, PlacementPolicy, ReadPathPolicy
-from dualpath.scheduler.actions import Action, Ended, Forget, Note, Peer, Send
-from dualpath.scheduler.book import Book
-from dualpath.scheduler.members import GatewayRecord, Members
-from dualpath.scheduler.nodes import NodeRecord
-from dualpath.scheduler.pairing import ASSIGN_PREFILL, LOAD_DECODE, Limits, Pairing
-from dualpath.scheduler.records import AttemptRecord
+from dualpath.policy.api import PlacementPolicy, ReadPathPolicy
+from dualpath.scheduler.actions import Send
+from dualpath.scheduler.desk import Desk, Rules
+from dualpath.scheduler.members import Members
+from dualpath.scheduler.pairing import Limits, Pairing
+from dualpath.scheduler.presence import Presence
+from dualpath.scheduler.progress import Progress
 from dualpath.wire import control
 from dualpath.wire.codec import Message
-from dualpath.wire.types import Attempt, NodeStatus, PoolUse
-
-_TELL_GATEWAY_S = 60.0
-"""An AttemptOver is repeated so long: a gateway that was away must not wait for tokens for ever."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Times in seconds. `grace_s`: for so long a missing role is waited for before requests are refused."""
-
-    block_tokens: int
-    prefill_tokens: int
-    max_queued: int
-    node_lost_s: float
-    grace_s: float = 5.0
+from dualpath.wire.types import NodeStatus, PoolUse
 
 
 class SchedulerCore:
@@ -50,143 +33,50 @@ class SchedulerCore:
         fingerprint: str | None,
         now: float,
     ) -> None:
-        self.rules = rules
-        self.incarnation = incarnation
-        self.members = Members(rules.block_tokens, fingerprint)
-        self.pairing = Pairing(
-            self.members,
+        members = Members(rules.block_tokens, fingerprint)
+        pairing = Pairing(
+            members,
             Limits(prefill_tokens=rules.prefill_tokens, assign_s=rules.node_lost_s),
             decode_policy,
             prefill_policy,
             read_path,
         )
-        self.book = Book(rules.block_tokens)
-        self.counters: dict[str, int] = {"done": 0, "cancelled": 0, "failed": 0}
-        self._role_missing_since: float | None = now
+        self.incarnation = incarnation
+        self.rules, self.members, self.pairing = rules, members, pairing
+        self._desk = Desk(rules, members, pairing)
+        self.book, self.counters = self._desk.book, self._desk.counters
+        self.take_actions = self._desk.take_actions
+        self._presence = Presence(self._desk, incarnation, now)
+        self._progress = Progress(self._desk)
         self._away = False
         self._listening_since = now
         self._ran_at = now
-        self._actions: list[Action] = []
-
-    def take_actions(self) -> list[Action]:
-        """What is to be done, in order; the list is handed over."""
-        actions, self._actions = self._actions, []
-        return actions
 
     def handle(self, message: Message, now: float) -> Message:
         """Answer one message of a node or a gateway."""
         match message:
             case control.Fetch():
-                answer = self._fetch(message, now)
+                answer = self._presence.fetch(message, now)
             case control.RegisterNode():
-                answer = self._register_node(message, now)
+                answer = self._presence.register_node(message, now)
             case control.RegisterGateway():
-                answer = self._register_gateway(message, now)
+                answer = self._presence.register_gateway(message, now)
             case control.Submit():
                 answer = self._submit(message, now)
             case control.CancelRequest():
                 answer = self._cancel(message, now)
             case control.SlotsReady():
-                answer = self._slots_ready(message, now)
+                answer = self._progress.slots_ready(message, now)
             case control.PhaseChange():
-                answer = self._phase_change(message, now)
+                answer = self._progress.phase_change(message, now)
             case control.AttemptLost():
-                answer = self._attempt_lost(message, now)
+                answer = self._progress.attempt_lost(message, now)
             case _:
                 return control.Refused(
                     f"the scheduler takes no {type(message).__name__}", code="malformed"
                 )
         self._place(now)
         return answer
-
-    # ── members ────────────────────────────────────────────────────────────────────────────────────
-    def _register_node(self, message: control.RegisterNode, now: float) -> Message:
-        known = self.members.nodes.get(message.node_id)
-        if known is not None and known.info.incarnation != message.incarnation:
-            self._lose_node(known, "it was started anew", now)
-            known = None
-        if (objection := self.members.objection(message)) is not None:
-            self._note("warning", "node refused", node=message.node_id, reason=objection)
-            return control.Refused(objection, code="incompatible")
-        if known is not None:
-            known.last_seen = now
-            return control.Registered(self.incarnation)
-        self.members.nodes[message.node_id] = NodeRecord(message, now)
-        self._note("info", "node registered", node=message.node_id, role=message.role)
-        self._look_for_roles(now)
-        return control.Registered(self.incarnation)
-
-    def _register_gateway(self, message: control.RegisterGateway, now: float) -> Message:
-        known = self.members.gateways.get(message.gateway_id)
-        if known is not None and known.info.incarnation != message.incarnation:
-            self._lose_gateway(known, "it was started anew", now)
-            known = None
-        if (objection := self.members.objection(message)) is not None:
-            self._note("warning", "gateway refused", gateway=message.gateway_id, reason=objection)
-            return control.Refused(objection, code="incompatible")
-        if known is None:
-            self.members.gateways[message.gateway_id] = GatewayRecord(message, now)
-            self._note("info", "gateway registered", gateway=message.gateway_id)
-        else:
-            known.last_seen = now
-        return control.Registered(self.incarnation)
-
-    def _fetch(self, message: control.Fetch, now: float) -> Message:
-        node = self.members.nodes.get(message.node_id)
-        if node is None or node.info.incarnation != message.incarnation:
-            return control.Refused(
-                f"{message.node_id} is not registered here; register again", code="unknown"
-            )
-        diff = node.take_fetch(message, now)
-        for attempt in diff.lost:
-            reason = f"{node.name} no longer holds what it was given"
-            self._fail(self.book.records[attempt], "unheld", reason, now)
-        for attempt in diff.strangers:
-            if attempt not in self.book.records and self.book.ended(attempt) is not Phase.DONE:
-                self._abort(node.peer, attempt, "the scheduler does not know this attempt")
-        return control.Registered(self.incarnation)
-
-    def _lose_node(self, node: NodeRecord, reason: str, now: float) -> None:
-        """All that it held is lost, and what others hold for the same attempts is to be freed."""
-        self._note("warning", "node lost", node=node.name, reason=reason)
-        del self.members.nodes[node.name]
-        self._actions.append(Forget(node.peer))
-        for attempt in list(node.duties):
-            self._fail(
-                self.book.records[attempt], "node_lost", f"{node.name} is lost: {reason}", now
-            )
-        self._look_for_roles(now)
-
-    def _lose_gateway(self, gateway: GatewayRecord, reason: str, now: float) -> None:
-        name = gateway.info.gateway_id
-        self._note("warning", "gateway lost", gateway=name, reason=reason)
-        del self.members.gateways[name]
-        for record in list(self.book.records.values()):
-            if record.submit.gateway_id == name:
-                text = f"gateway {name} is lost: {reason}"
-                # It may only have been slow, and wait for tokens when it is back.
-                self._end(
-                    record,
-                    Phase.CANCELLED,
-                    "gateway_lost",
-                    text,
-                    now,
-                    tell_gateway=True,
-                    retry=True,
-                )
-
-    def _look_for_roles(self, now: float) -> None:
-        if self.members.missing_role() is None:
-            self._role_missing_since = None
-        elif self._role_missing_since is None:
-            self._role_missing_since = now
-
-    def _unavailable(self, now: float) -> str | None:
-        """Why nothing can be served at the moment, once the grace is over."""
-        since, role = self._role_missing_since, self.members.missing_role()
-        if since is None or role is None or now - since < self.rules.grace_s:
-            return None
-        return f"no {role} node is registered; start one, or wait until it has loaded its model"
 
     # ── requests ───────────────────────────────────────────────────────────────────────────────────
     def _submit(self, message: control.Submit, now: float) -> Message:
@@ -201,7 +91,7 @@ class SchedulerCore:
         if current is not None:
             # Its gateway has moved on; it need not be told.
             reason = "a later attempt was submitted"
-            self._end(current, Phase.CANCELLED, "superseded", reason, now)
+            self._desk.end(current, Phase.CANCELLED, "superseded", reason, now)
         gateway = self.members.gateways[message.gateway_id]
         record = self.book.open(
             message,
@@ -222,7 +112,7 @@ class SchedulerCore:
             return control.Refused(
                 "a prompt has at least one token, and keys of 16 bytes", code="malformed"
             )
-        if (reason := self._unavailable(now)) is not None:
+        if (reason := self._presence.unavailable(now)) is not None:
             return control.Refused(reason, code="unavailable")
         if (reason := self.members.too_long(message.prompt_tokens)) is not None:
             return control.Refused(reason, code="too_long")
@@ -236,81 +126,15 @@ class SchedulerCore:
     def _cancel(self, message: control.CancelRequest, now: float) -> Message:
         current = self.book.current(message.attempt.request_id)
         if current is not None and current.attempt.number <= message.attempt.number:
-            self._end(current, Phase.CANCELLED, "cancelled", message.reason, now)
+            self._desk.end(current, Phase.CANCELLED, "cancelled", message.reason, now)
         # A repeated Submit of a cancelled attempt may still arrive.
         self.book.void(message.attempt)
-        return control.Ok()
-
-    # ── events of nodes ────────────────────────────────────────────────────────────────────────────
-    def _slots_ready(self, message: control.SlotsReady, now: float) -> Message:
-        record = self.book.records.get(message.attempt)
-        if record is None or not _is_at(record.decode, message.node_id):
-            return _over(message.attempt)
-        if record.region_key is None:
-            self.members.nodes[message.node_id].duties[message.attempt].answered = True
-            self.pairing.slots_ready(record, message.region_key, now)
-        return control.Ok()
-
-    def _phase_change(self, message: control.PhaseChange, now: float) -> Message:
-        attempt, phase = message.attempt, _phase(message.phase)
-        if phase is None:
-            return control.Refused(
-                f"{message.phase!r} is no phase that a node reports", "malformed"
-            )
-        record = self.book.records.get(attempt)
-        if record is None:
-            done = self.book.ended(attempt) is Phase.DONE
-            return control.Ok() if done else _over(attempt)
-        reporter = record.prefill if phase is Phase.PREFILL else record.decode
-        if not _is_at(reporter, message.node_id) or record.prefill is None:
-            return _over(attempt)
-        if record.behind(phase):
-            self._move(record, phase, now)
-        return control.Ok()
-
-    def _move(self, record: AttemptRecord, phase: Phase, now: float) -> None:
-        if record.behind(Phase.HANDOFF) and phase is not Phase.PREFILL:
-            # Handed over: the PE has freed what it held, or is about to.
-            self._dismiss(record.prefill, record.attempt)
-        if phase is Phase.DONE:
-            self._end(record, Phase.DONE, "", "", now)
-        else:
-            record.reach(phase, now)
-
-    def _attempt_lost(self, message: control.AttemptLost, now: float) -> Message:
-        record = self.book.records.get(message.attempt)
-        if record is None:
-            return control.Ok()
-        past = _is_at(record.prefill, message.node_id) and not record.behind(Phase.HANDOFF)
-        given = _is_at(record.decode, message.node_id) or _is_at(record.prefill, message.node_id)
-        if given and not past:
-            self._dismiss(EngineId(message.node_id, 0), record.attempt)
-            self._fail(record, message.code, message.reason, now, retry=message.retry, by_node=True)
         return control.Ok()
 
     # ── what became of sent messages ───────────────────────────────────────────────────────────────
     def answered(self, send: Send, answer: Message, now: float) -> None:
         """`send.to` has answered."""
-        record = self.book.records.get(send.attempt)
-        kind = type(send.message).__name__
-        if record is None or not isinstance(
-            send.message, control.AssignDecode | control.LoadDecode | control.AssignPrefill
-        ):
-            return
-        node = self.members.nodes.get(send.to.name)
-        if node is None or node.peer != send.to or send.attempt not in node.duties:
-            return
-        if isinstance(answer, control.Refused):
-            reason = f"{node.name} refused {kind}: {answer.reason}"
-            self._fail(record, answer.code, reason, now, retry=answer.code != "too_large")
-        else:
-            duty = node.duties[send.attempt]
-            duty.answered = True
-            if kind in (LOAD_DECODE, ASSIGN_PREFILL):
-                duty.read_answered = True
-                record.unanswered.discard(kind)
-                if not record.unanswered and record.phase is Phase.PAIRED:
-                    record.reach(Phase.LOADING, now)
+        self._progress.answered(send, answer, now)
         self._place(now)
 
     def undeliverable(self, send: Send, reason: str, now: float) -> bool:
@@ -329,7 +153,7 @@ class SchedulerCore:
             and node is not None
             and node.peer == send.to
         ):
-            self._lose_node(node, reason, now)
+            self._presence.lose_node(node, reason, now)
             self._place(now)
         return False
 
@@ -340,7 +164,7 @@ class SchedulerCore:
         if connected:
             if self._away:
                 self._listen_anew(now)
-            self._lose_the_silent(now)
+            self._presence.lose_the_silent(now)
             self._give_up_unservable(now)
         self._away = not connected
         self._pass_deadlines(now)
@@ -349,116 +173,32 @@ class SchedulerCore:
     def _notice_standstill(self, now: float) -> None:
         """Where this process did not run for a while (SIGSTOP, a machine asleep), others spoke to nobody."""
         if now - self._ran_at > self.rules.node_lost_s / 2:
-            self._note("warning", "the scheduler stood still", seconds=round(now - self._ran_at, 1))
+            self._desk.note(
+                "warning", "the scheduler stood still", seconds=round(now - self._ran_at, 1)
+            )
             self._listen_anew(now)
         self._ran_at = now
 
     def _listen_anew(self, now: float) -> None:
-        """Everybody's silence begins now."""
         self._listening_since = now
-        for node in self.members.nodes.values():
-            node.last_seen = now
-        for gateway in self.members.gateways.values():
-            gateway.last_seen = now
-
-    def _lose_the_silent(self, now: float) -> None:
-        limit = self.rules.node_lost_s
-        for node in list(self.members.nodes.values()):
-            if now - node.last_seen > limit:
-                self._lose_node(node, f"it was silent for more than {limit:g} s", now)
-        # Gateways beat once a second or so, and are busier than nodes' leaders.
-        for gateway in list(self.members.gateways.values()):
-            if now - gateway.last_seen > 2 * limit:
-                self._lose_gateway(gateway, f"it was silent for more than {2 * limit:g} s", now)
+        self._presence.listen_anew(now)
 
     def _give_up_unservable(self, now: float) -> None:
         """Waiting attempts end when a role stays away: their gateways try again, and get the refusal."""
-        if (reason := self._unavailable(now)) is None:
+        if (reason := self._presence.unavailable(now)) is None:
             return
         for record in list(self.book.records.values()):
             if record.phase is Phase.QUEUED:
-                self._fail(record, "unavailable", reason, now)
+                self._desk.fail(record, "unavailable", reason, now)
 
     def _pass_deadlines(self, now: float) -> None:
         for record in self.book.overdue(now):
             reason = "the request's deadline has passed"
-            self._end(record, Phase.CANCELLED, "deadline", reason, now, tell_gateway=True)
+            self._desk.end(record, Phase.CANCELLED, "deadline", reason, now, tell_gateway=True)
 
     def _place(self, now: float) -> None:
         if not self._away:
-            self._actions.extend(self.pairing.place(now))
-
-    # ── endings ────────────────────────────────────────────────────────────────────────────────────
-    def _fail(
-        self,
-        record: AttemptRecord,
-        code: str,
-        reason: str,
-        now: float,
-        *,
-        retry: bool = True,
-        by_node: bool = False,
-    ) -> None:
-        self._end(
-            record,
-            Phase.FAILED,
-            code,
-            reason,
-            now,
-            tell_gateway=True,
-            retry=retry,
-            by_node=by_node,
-        )
-
-    def _end(
-        self,
-        record: AttemptRecord,
-        phase: Phase,
-        code: str,
-        reason: str,
-        now: float,
-        *,
-        tell_gateway: bool = False,
-        retry: bool = False,
-        by_node: bool = False,
-    ) -> None:
-        """The one way out: off the queues, nodes told to free what they hold, the gateway told if it waits."""
-        assert phase in TERMINAL
-        attempt = record.attempt
-        record.reach(phase, now)
-        self.book.close(record)
-        self.pairing.leave(record)
-        for engine in (record.decode, record.prefill):
-            node = self._dismiss(engine, attempt)
-            if node is not None and phase is not Phase.DONE:
-                self._abort(node.peer, attempt, reason)
-        if tell_gateway:
-            self._actions.append(
-                Send(
-                    Peer("gateway", record.submit.gateway_id, record.gateway_incarnation),
-                    attempt,
-                    control.AttemptOver(attempt, code, reason, retry),
-                    _TELL_GATEWAY_S,
-                )
-            )
-        self.counters[phase.value] += 1
-        self._actions.append(
-            Ended.of(record, code, reason, by_node=by_node, now=now, block=self.rules.block_tokens)
-        )
-
-    def _dismiss(self, engine: EngineId | None, attempt: Attempt) -> NodeRecord | None:
-        """End an attempt's duty at a node; returns the node if it was still in charge of it."""
-        node = self.members.nodes.get(engine.node_id) if engine is not None else None
-        if node is None or node.duties.pop(attempt, None) is None:
-            return None
-        return node
-
-    def _abort(self, peer: Peer, attempt: Attempt, reason: str) -> None:
-        message = control.Abort(attempt, reason)
-        self._actions.append(Send(peer, attempt, message, self.rules.node_lost_s))
-
-    def _note(self, level: str, event: str, **fields: object) -> None:
-        self._actions.append(Note("info" if level == "info" else "warning", event, fields))
+            self._desk.actions.extend(self.pairing.place(now))
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
     def own_status(self) -> NodeStatus:
@@ -481,18 +221,3 @@ class SchedulerCore:
             queued=len(self.pairing),
             running=len(self.book.records) - len(self.pairing),
         )
-
-
-def _is_at(engine: EngineId | None, node_id: str) -> bool:
-    return engine is not None and engine.node_id == node_id
-
-
-def _over(attempt: Attempt) -> control.Refused:
-    return control.Refused(f"{attempt} is over, or was never given to this node", code="unknown")
-
-
-_REPORTED = (Phase.PREFILL, Phase.HANDOFF, Phase.DECODE, Phase.DONE)
-
-
-def _phase(name: str) -> Phase | None:
-    return next((phase for phase in _REPORTED if phase.value == name), None)

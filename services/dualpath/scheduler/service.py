@@ -12,7 +12,8 @@ from dualpath.blocks import Phase
 from dualpath.bus import Bus
 from dualpath.policy.registry import placement_policy, read_path_policy
 from dualpath.scheduler.actions import Action, Ended, Forget, Note, Send
-from dualpath.scheduler.core import Rules, SchedulerCore
+from dualpath.scheduler.core import SchedulerCore
+from dualpath.scheduler.desk import Rules
 from dualpath.scheduler.outbox import Outbox
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger

@@ -14,7 +14,8 @@ from dualpath.blocks import Phase
 from dualpath.policy.api import EngineId
 from dualpath.policy.registry import placement_policy, read_path_policy
 from dualpath.scheduler.actions import Ended, Forget, Note, Peer, Send
-from dualpath.scheduler.core import Rules, SchedulerCore
+from dualpath.scheduler.core import SchedulerCore
+from dualpath.scheduler.desk import Rules
 from dualpath.wire import control
 from dualpath.wire.codec import PROTOCOL_VERSION, Message
 from dualpath.wire.types import (
