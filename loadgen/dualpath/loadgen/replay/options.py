@@ -1,4 +1,5 @@
-"""What a replay is asked to do: where to, how many agents and when, what counts as good enough, when to stop. Pure."""
+"""What a replay is asked to do: where to, how many agents and when, what counts as good enough, when to stop.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ Prompts = Literal["auto", "ids", "text", "chat"]
 class Target:
     """An OpenAI-compatible server.
 
-    `prompts`: how turns become requests. `ids`: `/v1/completions` with token ids, and the generated ids asked for with
-    `return_token_ids`, so that prompts are exact. `text`: `/v1/completions` with text. `chat`: `/v1/chat/completions`.
-    `auto`: chat for recorded conversations, else ids where the server takes and returns them, else chat; for text and
-    chat, lengths are reached on average, by words whose length in tokens was asked of the server.
+    `prompts`: how turns become requests. `ids`: `/v1/completions` with token ids, and the generated ids asked for
+    with `return_token_ids`, so that prompts are exact. `text`: `/v1/completions` with text. `chat`:
+    `/v1/chat/completions`. `auto`: chat for recorded conversations, else ids where the server takes and returns
+    them, else chat; for text and chat, lengths are reached on average, by words whose length in tokens was asked of
+    the server.
 
-    Answers have exactly the trace's length: `max_tokens`, and `ignore_eos` and `min_tokens` (extensions that DualPath,
-    vLLM and SGLang have; `exact` False leaves them out, and answers may then be shorter).
+    Answers have exactly the trace's length: `max_tokens`, and `ignore_eos` and `min_tokens` (extensions that
+    DualPath, vLLM and SGLang have; `exact` False leaves them out, and answers may then be shorter).
     """
 
     url: str
@@ -61,9 +63,9 @@ class ClosedLoop:
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """Agents arrive whatever the server does, and replay their trajectory from the first turn to the last: the paper's
-    online runs. `aps`: agents per second, Poisson, seeded; None: at the trace's own times. Ends after `agents`, with
-    `StopRules`, or never."""
+    """Agents arrive whatever the server does, and replay their trajectory from the first turn to the last: the
+    paper's online runs. `aps`: agents per second, Poisson, seeded; None: at the trace's own times. Ends after
+    `agents`, with `StopRules`, or never."""
 
     aps: float | None = None
     agents: int | None = None
@@ -88,10 +90,10 @@ class Slo:
 
 @dataclass(frozen=True)
 class StopRules:
-    """When an open loop ends before its agents do (paper, §6): as soon as the mean TTFT of the last `window_s` exceeds
-    `ttft_s` (overloaded), or when it differs by less than `tolerance` from the window `lookback_s` earlier (steady).
-    Hardware that is emulated more slowly or faster than the paper's has other times: `divided`. `max_s`: the end in
-    any case."""
+    """When an open loop ends before its agents do (paper, §6): as soon as the mean TTFT of the last `window_s`
+    exceeds `ttft_s` (overloaded), or when it differs by less than `tolerance` from the window `lookback_s` earlier
+    (steady). Hardware that is emulated more slowly or faster than the paper's has other times: `divided`. `max_s`:
+    the end in any case."""
 
     ttft_s: float | None = 4.0
     window_s: float = 150.0

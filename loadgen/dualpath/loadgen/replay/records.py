@@ -1,4 +1,5 @@
-"""What a replay found out: a record per turn and agent, and their summary. Times are seconds since the replay began."""
+"""What a replay found out: a record per turn and agent, and their summary. Times are seconds since the replay
+began."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LAG_LIMIT_S = 0.005
 @dataclass(slots=True)
 class TurnRecord:
     """One request. `due_s`: when it should have been sent; `sent_s`: when its first byte was handed to the socket;
-    `first_s`, `second_s`: arrival of the first and second token (None where there was none); `end_s`: of the last byte.
+    `first_s`, `second_s`: arrival of the first and second token (None where there was none); `end_s`: of the last
+    byte.
 
     `generated_tokens` as the server counted them. `error` is "" or a kind (`replay.errors`); `detail` a sentence."""
 
