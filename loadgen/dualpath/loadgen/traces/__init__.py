@@ -1,5 +1,23 @@
 """Traces: made with the statistics of the paper's Table 2, or read from files."""
 
+from dualpath.loadgen.traces.errors import TraceError
+from dualpath.loadgen.traces.loading import load_trace
 from dualpath.loadgen.traces.model import Message, Trace, Trajectory, Turn
+from dualpath.loadgen.traces.native import save_trace
+from dualpath.loadgen.traces.stats import TraceStats, describe
+from dualpath.loadgen.traces.table import TABLE_2, TableRow, make_trace
 
-__all__ = ["Message", "Trace", "Trajectory", "Turn"]
+__all__ = [
+    "TABLE_2",
+    "Message",
+    "TableRow",
+    "Trace",
+    "TraceError",
+    "TraceStats",
+    "Trajectory",
+    "Turn",
+    "describe",
+    "load_trace",
+    "make_trace",
+    "save_trace",
+]
