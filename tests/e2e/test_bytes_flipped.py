@@ -7,7 +7,7 @@ Between storage and nodes a checksum finds it. Behind that nothing does, and not
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -66,8 +66,10 @@ def damage_reads(node: PrefillNode | DecodeNode, at: int) -> None:
     """Flip a bit in the first block of each share that `node` reads, once it was verified."""
     real = node.read_share
 
-    async def read(keys: Sequence[bytes], into: Sequence[memoryview]) -> Share:
-        share = await real(keys, into)
+    async def read(
+        keys: Sequence[bytes], into: Sequence[memoryview], hot: Set[int] = frozenset()
+    ) -> Share:
+        share = await real(keys, into, hot)
         into[0][at] ^= 1
         return share
 

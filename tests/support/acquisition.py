@@ -30,6 +30,8 @@ class Shape:
     block_tokens: int
     chunk_tokens: int
     layerwise: bool = True
+    hot: bool = False
+    """Slots are given back with their blocks in them, and asked for by block."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class _Attempt:
     @property
     def over(self) -> bool:
         return self.phase in TERMINAL
+
+    def keys(self, n: int) -> list[bytes]:
+        """Of its first blocks: prompts of some lengths begin alike."""
+        return [bytes((self.demand.prompt % 3, index)) for index in range(n)]
 
     def to(self, phase: Phase) -> None:
         self.phase = advance(self.phase, phase)
@@ -174,18 +180,25 @@ class Cluster:
         """Give whoever waits what there is, each pool in the order of its queue."""
         self._promise_decode_hbm()
         for de in self.decode:
-            for ticket, slots in de.slots.grants():
+            for ticket, slots, _ in de.slots.grants():
                 attempt = self._granted(ticket)
                 attempt.decode_slots = slots
                 self._choose_prefill(attempt)
         for pe in self.prefill:
-            for ticket, slots in pe.slots.grants():
+            for ticket, slots, _ in pe.slots.grants():
                 attempt = self._granted(ticket)
                 attempt.prefill_slots = slots
                 self._load(attempt)
         for de in self.decode:
             while de.handoff and de.hbm.allocate(de.handoff[0].number, de.handoff[0].demand.prompt):
                 de.handoff.popleft().busy = "copy"
+
+    def _ask(self, pool: SlotPool, attempt: _Attempt, n: int) -> None:
+        pool.enqueue(attempt.number, n, attempt.keys(n) if self._shape.hot else ())
+
+    def _give(self, pool: SlotPool, attempt: _Attempt, slots: list[int]) -> None:
+        clean = dict(zip(slots, attempt.keys(len(slots)), strict=True)) if self._shape.hot else None
+        pool.release(slots, clean)
 
     def _granted(self, ticket: object) -> _Attempt:
         assert isinstance(ticket, int)
@@ -205,7 +218,7 @@ class Cluster:
             attempt.decode = placement.engine.number
             de = self.decode[attempt.decode]
             de.hbm.promise(attempt.number, attempt.demand.prompt + 1)
-            de.slots.enqueue(attempt.number, -(-attempt.demand.prompt // self._shape.block_tokens))
+            self._ask(de.slots, attempt, -(-attempt.demand.prompt // self._shape.block_tokens))
 
     def _choose_prefill(self, attempt: _Attempt) -> None:
         views = [
@@ -217,7 +230,7 @@ class Cluster:
         attempt.prefill = placement.engine.number
         attempt.to(Phase.PAIRED)
         if attempt.demand.share:
-            self.prefill[attempt.prefill].slots.enqueue(attempt.number, attempt.demand.share)
+            self._ask(self.prefill[attempt.prefill].slots, attempt, attempt.demand.share)
         else:
             self._load(attempt)
 
@@ -277,7 +290,7 @@ class Cluster:
             if attempt.over:
                 self._free(attempt)
                 continue
-            pe.slots.release(attempt.prefill_slots)
+            self._give(pe.slots, attempt, attempt.prefill_slots)
             attempt.prefill_slots = []
             if attempt.computed < attempt.demand.prompt:
                 unfinished.append(attempt)
@@ -345,7 +358,7 @@ class Cluster:
     def _stored(self, attempt: _Attempt) -> None:
         slot = attempt.storing.popleft()
         if slot not in attempt.decode_slots:
-            self.decode[attempt.decode].slots.release([slot])
+            self._give(self.decode[attempt.decode].slots, attempt, [slot])
         self._forget(attempt)
 
     def _end(self, attempt: _Attempt, phase: Phase) -> None:
@@ -371,7 +384,7 @@ class Cluster:
         if attempt.busy:
             return
         if attempt.prefill >= 0:
-            self.prefill[attempt.prefill].slots.release(attempt.prefill_slots)
+            self._give(self.prefill[attempt.prefill].slots, attempt, attempt.prefill_slots)
             attempt.prefill_slots = []
             self._give_prefill_hbm(attempt)
         if attempt.decode >= 0:
@@ -391,6 +404,5 @@ class Cluster:
     def _give_decode_slots(self, attempt: _Attempt) -> None:
         """All but those whose store has not ended."""
         slots, attempt.decode_slots = attempt.decode_slots, []
-        self.decode[attempt.decode].slots.release(
-            slot for slot in slots if slot not in attempt.storing
-        )
+        left = [slot for slot in slots if slot not in attempt.storing]
+        self._give(self.decode[attempt.decode].slots, attempt, left)

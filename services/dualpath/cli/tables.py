@@ -94,7 +94,8 @@ def _pools(processes: Mapping[str, NodeStatus]) -> Table:
         for pool in process.pools:
             shown = readable_size if "_bytes" in pool.name else str
             total = shown(pool.total) if pool.total else "–"
-            table.add_row(name, pool.name, shown(pool.used), total, str(pool.waiting))
+            used = shown(pool.used) + (f" + {shown(pool.clean)} clean" if pool.clean else "")
+            table.add_row(name, pool.name, used, total, str(pool.waiting))
     return table
 
 

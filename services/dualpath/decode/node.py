@@ -208,6 +208,8 @@ class DecodeNode(Node):
         except ModelError as error:
             lost = ("internal", str(error), False)
         finally:
+            if lost is not None:
+                request.clean = {}
             await finish(self._release(request))
             if request.clock.phase is not Phase.DONE:
                 self._streams.drop(attempt)
@@ -222,7 +224,8 @@ class DecodeNode(Node):
 
     async def _reserve(self, request: DecodeRequest) -> None:
         """DE slots for the whole prompt, opened to the PE; then this side's share is read as told."""
-        request.slots = await self.arena.acquire(self.geometry.blocks_for(request.prompt_tokens))
+        blocks = self.geometry.blocks_for(request.prompt_tokens)
+        _, request.slots, request.hot = await self.arena.acquire_for(request.keys, blocks)
         request.region = SlotRegion(self.arena, request.slots, self.geometry)
         endpoint = self.cnic_endpoints[request.assign.engine]
         request.region_key = endpoint.register(request.region)
@@ -236,13 +239,16 @@ class DecodeNode(Node):
         load = await request.load
         request.clock.move(Phase.PAIRED)
         request.clock.move(Phase.LOADING)
-        if load.start_block == load.stop_block:
+        first, stop = load.start_block, load.stop_block
+        if first == stop:
             return
         share = await self.read_share(
-            request.keys[load.start_block : load.stop_block],
-            [self.arena.view(slot) for slot in request.slots[load.start_block : load.stop_block]],
+            request.keys[first:stop],
+            [self.arena.view(slot) for slot in request.slots[first:stop]],
+            {index - first for index in request.hot if first <= index < stop},
         )
-        message = data.LoadDone(request.attempt, share.blocks, share.bytes_read)
+        request.read = tuple(first + index for index in share.right)
+        message = data.LoadDone(request.attempt, share.blocks, share.bytes_read, share.hot_blocks)
         await self.cnic_endpoints[request.assign.engine].send(load.prefill, encode(message))
 
     async def _decode(self, request: DecodeRequest, done: data.PrefillDone) -> None:
@@ -280,6 +286,8 @@ class DecodeNode(Node):
         request.begin_sequence(done)
         first, stop = done.hit_tokens // self.geometry.block_tokens, len(request.keys)
         slots = request.slots
+        # What lies behind the hits was computed anew, and what the PE has read came from there.
+        request.clean = {slots[i]: request.keys[i] for i in request.read if i < first}
         request.slots = [*slots[:first], *slots[stop:]]
         request.stores.extend(
             self._write_back.prompt_blocks(
@@ -339,8 +347,8 @@ class DecodeNode(Node):
 
     def _release_slots(self, request: DecodeRequest) -> None:
         if request.slots:
-            self.arena.release(request.slots)
-            request.slots = []
+            self.arena.release(request.slots, request.clean)
+            request.slots, request.clean = [], {}
 
     async def _release(self, request: DecodeRequest) -> None:
         """Free all that the attempt holds; does nothing for what is free already."""

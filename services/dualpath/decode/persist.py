@@ -100,6 +100,7 @@ class WriteBack:
     async def _store_slots(
         self, keys: list[bytes], slots: list[int], depth: int, copied: asyncio.Event | None = None
     ) -> None:
+        clean: dict[int, bytes] = {}
         try:
             statuses = await self._store.write(
                 keys,
@@ -110,8 +111,13 @@ class WriteBack:
             self._count(statuses, "shard")
             if copied is not None:
                 await copied.wait()
+            clean = {
+                slot: key
+                for slot, key, status in zip(slots, keys, statuses, strict=True)
+                if status is WriteStatus.STORED
+            }
         finally:
-            self._arena.release(slots)
+            self._arena.release(slots, clean)
             self._on_release()
 
     def _count(self, statuses: Sequence[WriteStatus], reason: str) -> None:

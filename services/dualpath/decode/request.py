@@ -32,6 +32,12 @@ class DecodeRequest:
         self.deadline_s = time.monotonic() + assign.deadline_s
         self.clock = PhaseClock(Phase.QUEUED)
         self.slots: list[int] = []
+        self.hot: frozenset[int] = frozenset()
+        """Blocks of the prompt that its slots held when they were granted; the PE may have written there since."""
+        self.read: tuple[int, ...] = ()
+        """Blocks of this side's share that are in their slots and right."""
+        self.clean: dict[int, bytes] = {}
+        """Which of `slots` hold a block that is right, and its key: known from HANDOFF on, when nobody writes."""
         self.region: SlotRegion | None = None
         self.region_key = 0
         """Opens `region` to the PE; 0 while it is closed."""

@@ -206,6 +206,7 @@ class Reply(Response):
             "read_path": stats.read_path,
             "hit_tokens": stats.hit_tokens,
             "bytes_read": {"prefill": stats.prefill_bytes_read, "decode": stats.decode_bytes_read},
+            "hot_tokens": {"prefill": stats.prefill_hot_tokens, "decode": stats.decode_hot_tokens},
             "attempts": request.number,
             "earlier_answers": {
                 "known": len(flight.recall.known),

@@ -152,6 +152,8 @@ class PrefillNode(Node):
         except* ModelError as group:
             lost = ("internal", str(group.exceptions[0]), False)
         finally:
+            if lost is not None:
+                request.clean = {}
             self._release_slots(request)
             self.changed.set()
         if lost is not None:
@@ -160,8 +162,8 @@ class PrefillNode(Node):
 
     def _release_slots(self, request: PrefillRequest) -> None:
         if request.slots:
-            self.arena.release(request.slots)
-            request.slots = []
+            self.arena.release(request.slots, request.clean)
+            request.slots, request.clean = [], {}
 
     async def _load(self, request: PrefillRequest) -> None:
         """Read both sides' shares and the miss tokens' ids; fix the hit length."""
@@ -192,10 +194,13 @@ class PrefillNode(Node):
         blocks = request.assign.prefill_blocks
         if not blocks:
             return Share()
-        request.slots = await self.arena.acquire(blocks)
-        return await self.read_share(
-            request.keys[:blocks], [self.arena.view(slot) for slot in request.slots]
-        )
+        keys = request.keys[:blocks]
+        _, slots, hot = await self.arena.acquire_for(keys, blocks)
+        request.slots = slots
+        request.clean = {slots[index]: keys[index] for index in sorted(hot)}
+        share = await self.read_share(keys, [self.arena.view(slot) for slot in slots], hot)
+        request.clean = {slots[index]: keys[index] for index in share.right}
+        return share
 
     async def _await_decode_share(self, request: PrefillRequest) -> None:
         """Raises PrefillFailed where the DE claims what it cannot have read."""
@@ -204,6 +209,10 @@ class PrefillNode(Node):
         if not 0 <= done.blocks <= share:
             raise PrefillFailed(
                 f"{assign.decode_node} says that it has read {done.blocks} of {share} blocks"
+            )
+        if not 0 <= done.hot_blocks <= done.blocks:
+            raise PrefillFailed(
+                f"{assign.decode_node} says that it had {done.hot_blocks} of {done.blocks} blocks"
             )
         request.decode_share = done
 
@@ -240,14 +249,20 @@ class PrefillNode(Node):
         await publish_tokens(self.bus, self.node_id, assign.gateway_id, [event])
 
     def _stats(self, request: PrefillRequest) -> AttemptStats:
-        assign = request.assign
+        assign, decode, block = request.assign, request.decode_share, self.geometry.block_tokens
+        # Behind a hole in this side's share nothing of the other's counts.
+        decode_hot = (
+            decode.hot_blocks if decode and request.hit_blocks > assign.prefill_blocks else 0
+        )
         return AttemptStats(
             prefill_node=self.node_id,
             decode_node=assign.decode_node,
             read_path=assign.read_path if request.hit_blocks else "none",
             hit_tokens=request.hit_tokens,
             prefill_bytes_read=request.prefill_share.bytes_read,
-            decode_bytes_read=request.decode_share.bytes_read if request.decode_share else 0,
+            decode_bytes_read=decode.bytes_read if decode else 0,
+            prefill_hot_tokens=request.prefill_share.hot_blocks * block,
+            decode_hot_tokens=decode_hot * block,
             timings_s={"queued": assign.queued_s, **request.clock.spent_s},
         )
 

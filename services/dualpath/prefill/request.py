@@ -29,6 +29,8 @@ class PrefillRequest:
         self.clock = PhaseClock(Phase.LOADING)
         self.load_done: asyncio.Future[LoadDone] = asyncio.get_running_loop().create_future()
         self.slots: list[int] = []
+        self.clean: dict[int, bytes] = {}
+        """Which of `slots` hold a block that is right, and its key; nothing but reads ever writes there."""
         self.hit_blocks = 0
         self.prefill_share = Share()
         self.decode_share: LoadDone | None = None

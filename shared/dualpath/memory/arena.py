@@ -6,12 +6,12 @@ import asyncio
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.admission import slot_stride
-from dualpath.memory.slots import SlotPool
+from dualpath.memory.slots import Granted, SlotPool
 from dualpath.wire.types import PoolUse
 
 
@@ -19,10 +19,13 @@ class Arena:
     """`slots` slots of `slot_bytes` in one memfd (so that another process can map them by offset).
 
     Belongs to one event loop. Slots are owned by whoever acquired them until `release`; of those, the last
-    `reserved` can only be had from `take_reserved`.
+    `reserved` can only be had from `take_reserved`. With `hot` it is the hot tier as well: slots that are given
+    back clean go to whoever asks for their block, until somebody needs the room (see `SlotPool`).
     """
 
-    def __init__(self, name: str, slot_bytes: int, slots: int, reserved: int = 0) -> None:
+    def __init__(
+        self, name: str, slot_bytes: int, slots: int, reserved: int = 0, *, hot: bool = False
+    ) -> None:
         if slot_bytes < 1 or slots < 1:
             raise ValueError(
                 f"arena {name} would have {slots} slots of {slot_bytes} bytes; it needs at least one of one byte"
@@ -31,7 +34,8 @@ class Arena:
         self.slot_bytes = slot_bytes
         self._pool = SlotPool(slots, reserved)
         self._tickets = count()
-        self._waiters: dict[object, asyncio.Future[list[int]]] = {}
+        self._keeps = hot
+        self._waiters: dict[object, tuple[asyncio.Future[Granted], Sequence[bytes]]] = {}
         self._stride = slot_stride(slot_bytes)
         self._fd = os.memfd_create(f"dualpath-{name}", os.MFD_CLOEXEC)
         try:
@@ -67,18 +71,23 @@ class Arena:
         The caller owns what is returned; a cancelled call owns nothing. Raises ValueError where the arena can
         never give so many.
         """
-        if n == 0:
-            return []
+        return (await self.acquire_for((), n)).slots
+
+    async def acquire_for(self, keys: Sequence[bytes], n: int) -> Granted:
+        """`acquire` slots for the blocks of a chain, of which the arena may have some: those of its `hot` hold
+        their block already. Waits no longer for it. What is done to such a slot is the caller's affair."""
         ticket = next(self._tickets)
-        self._pool.enqueue(ticket, n)
-        granted: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._waiters[ticket] = granted
+        if n == 0:
+            return Granted(ticket, [], frozenset())
+        self._pool.enqueue(ticket, n, keys)
+        granted: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = granted, keys
         self._serve()
         try:
             return await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self._pool.release(granted.result())
+                self._give_back(granted.result(), keys)
             self._pool.cancel(ticket)
             self._waiters.pop(ticket, None)
             self._serve()
@@ -88,21 +97,28 @@ class Arena:
         """A write-back slot, or None where all are taken; never waits."""
         return self._pool.take_reserved()
 
-    def release(self, slots: Iterable[int]) -> None:
-        """Give slots back and serve who waits. Only when nobody reads or writes them any more. Raises
-        ValueError where one of them is not taken."""
-        self._pool.release(slots)
+    def release(self, slots: Iterable[int], clean: Mapping[int, bytes] | None = None) -> None:
+        """Give slots back and serve who waits. Only when nobody reads or writes them any more. `clean` names the
+        blocks that slots hold, in the order of their chain: only what was compared with its checksum, or was
+        written here and has been stored. Raises ValueError where one of them is not taken."""
+        self._pool.release(slots, clean if self._keeps else None)
         self._serve()
+
+    def _give_back(self, granted: Granted, keys: Sequence[bytes]) -> None:
+        """What nobody has got to see is as it was."""
+        self._pool.release(
+            granted.slots, {granted.slots[index]: keys[index] for index in sorted(granted.hot)}
+        )
 
     def _serve(self) -> None:
         while granted := self._pool.grants():
-            for ticket, slots in granted:
-                waiter = self._waiters.pop(ticket)
+            for one in granted:
+                waiter, keys = self._waiters.pop(one.ticket)
                 if waiter.done():
                     # Cancelled in this turn of the loop, and not yet woken to leave the queue.
-                    self._pool.release(slots)
+                    self._give_back(one, keys)
                 else:
-                    waiter.set_result(slots)
+                    waiter.set_result(one)
 
     def view(self, slot: int) -> memoryview:
         """The slot's bytes: writable, format "B", `slot_bytes` long."""
@@ -113,7 +129,13 @@ class Arena:
 
     def pool_use(self) -> PoolUse:
         pool = self._pool
-        return PoolUse(self.name, pool.used, pool.total, pool.waiting)
+        return PoolUse(self.name, pool.used, pool.total, pool.waiting, pool.clean)
+
+    def hot_counters(self) -> dict[str, int]:
+        """What the hot tier did; nothing where there is none."""
+        if not self._keeps:
+            return {}
+        return {"hot_hits": self._pool.hot_hits, "hot_evicted": self._pool.hot_evicted}
 
     def reserved_use(self) -> PoolUse:
         """Use of the reserve alone, as `<name>_reserved`."""
@@ -125,7 +147,7 @@ class Arena:
         if self._closed:
             return
         self._closed = True
-        for waiter in self._waiters.values():
+        for waiter, _ in self._waiters.values():
             waiter.cancel()
         self._memory.release()
         os.close(self._fd)

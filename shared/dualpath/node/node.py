@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,11 @@ class Node(ABC):
         )
         block = self.geometry.full_block_bytes
         self.arena = Arena(
-            f"{node_id}.buffer", block, slots_in(buffer_bytes, block), reserved_slots
+            f"{node_id}.buffer",
+            block,
+            slots_in(buffer_bytes, block),
+            reserved_slots,
+            hot=settings.hot_tier,
         )
         for endpoint in (self.snic_endpoint, *self.cnic_endpoints):
             endpoint.pin(self.arena.memory)
@@ -269,15 +273,18 @@ class Node(ABC):
         self.own(self.lost(attempt, "internal", f"{type(error).__name__} on {self.node_id}"))
 
     # ── reads ──────────────────────────────────────────────────────────────────────────────────────
-    async def read_share(self, keys: Sequence[bytes], into: Sequence[memoryview]) -> Share:
-        """Read this node's share of a request, and count it."""
+    async def read_share(
+        self, keys: Sequence[bytes], into: Sequence[memoryview], hot: Set[int] = frozenset()
+    ) -> Share:
+        """Read this node's share of a request but for the blocks that are `hot`, and count it."""
         self.changed.set()
         try:
-            share = await self.reader.read(keys, into)
+            share = await self.reader.read(keys, into, hot)
         finally:
             self.changed.set()
         for status in share.statuses:
             self.metrics.blocks_read.labels(status=status.name.lower()).inc()
+        self.metrics.hot_blocks.inc(share.hot_blocks)
         return share
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
@@ -303,7 +310,7 @@ class Node(ABC):
             pools=tuple(self.pools()),
             nics=tuple(use for nic in (self.snic, *self.cnics) for use in nic.uses()),
             read_q_tokens=self.reader.queue_tokens,
-            counters=self.counters(),
+            counters={**self.counters(), **self.arena.hot_counters()},
         )
 
 

@@ -134,6 +134,11 @@ class Settings(BaseSettings):
     write_back_blocks: int = Field(
         64, ge=1, description="DE buffer slots kept for blocks that decoding fills"
     )
+    hot_tier: bool = Field(
+        False,
+        description="PE and DE buffers keep blocks in slots that nobody needs now, so that they are not read from "
+        "storage again. Off in every mode: the paper keeps no KV in DRAM",
+    )
     prefill_hbm: Bytes = Field(1 << 30, description="KV memory on each prefill device")
     decode_hbm: Bytes = Field(1 << 30, description="KV memory on each decode device")
     store_capacity: Bytes | None = Field(

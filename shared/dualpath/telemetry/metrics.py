@@ -54,6 +54,9 @@ class Metrics:
             "blocks_not_stored", "KV blocks that were not stored", "reason"
         )
         self.blocks_read = self._counter("blocks_read", "KV blocks asked from storage", "status")
+        self.hot_blocks = self._counter(
+            "hot_blocks", "KV blocks that were in a node's buffer still (the hot tier), not read"
+        )
         self.requests = self._counter("requests", "Requests ended", "outcome")
         self.attempts_lost = self._counter("attempts_lost", "Attempts that were given up", "code")
         self.tokens_generated = self._counter("tokens_generated", "Tokens sampled")
@@ -126,14 +129,18 @@ class _StatusCollector(Collector):
         waiting = GaugeMetricFamily(
             "dualpath_pool_waiting", "Requests waiting for a pool", labels=("pool",)
         )
+        clean = GaugeMetricFamily(
+            "dualpath_pool_clean", "Free units that hold a block still", labels=("pool",)
+        )
         for pool in status.pools:
+            clean.add_metric((pool.name,), pool.clean)
             used.add_metric((pool.name,), pool.used)
             total.add_metric((pool.name,), pool.total)
             waiting.add_metric((pool.name,), pool.waiting)
         events = CounterMetricFamily("dualpath_events", "Counted events", labels=("event",))
         for name, count in sorted(status.counters.items()):
             events.add_metric((name,), count)
-        return *_nic_families(status.nics), used, total, waiting, events
+        return *_nic_families(status.nics), used, total, waiting, clean, events
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask for a status."""

@@ -70,6 +70,10 @@ _QUERIES = {
     ),
     "what do requests wait for?": "dualpath_pool_waiting > 0",
     "is a pool full?": "dualpath_pool_used / (dualpath_pool_total > 0) > 0.95",
+    "what share of cached KV was in a node's memory still (the hot tier)?": (
+        "sum(rate(dualpath_hot_blocks_total[5m])) / (sum(rate(dualpath_hot_blocks_total[5m]))"
+        ' + sum(rate(dualpath_blocks_read_total{status="found"}[5m])))'
+    ),
     "is KV-Cache lost?": "sum by (reason) (rate(dualpath_blocks_not_stored_total[5m]))",
     "do nodes fail?": "sum by (code) (rate(dualpath_attempts_lost_total[5m]))",
 }
@@ -93,6 +97,7 @@ _COUNTED_BY = {
     "forward_seconds": _NODES,
     "forward_tokens": _NODES,
     "hit_tokens": "prefill",
+    "hot_blocks": _NODES,
     "miss_tokens": "prefill",
     "nic_bytes": _NICS,
     "nic_contended_bytes": _NICS,
@@ -102,6 +107,7 @@ _COUNTED_BY = {
     "nic_wait_seconds": _NICS,
     "nodes": "scheduler",
     "phase_seconds": "scheduler, prefill, decode",
+    "pool_clean": _NODES,
     "pool_total": _EVERY,
     "pool_used": _EVERY,
     "pool_waiting": _EVERY,

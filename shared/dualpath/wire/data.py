@@ -12,11 +12,13 @@ from dualpath.wire.types import Attempt, AttemptStats, Sampled
 
 
 class LoadDone(Message, frozen=True):
-    """The DE's share of the read has ended: `blocks` of it, counted from its start, are there and right."""
+    """The DE's share of the read has ended: `blocks` of it, counted from its start, are there and right; of
+    these, `hot_blocks` had been there before."""
 
     attempt: Attempt
     blocks: int
     bytes_read: int
+    hot_blocks: int = 0
 
 
 class Grant(Message, frozen=True):

@@ -91,6 +91,9 @@ class AttemptStats(Value, frozen=True):
     hit_tokens: int = 0
     prefill_bytes_read: int = 0
     decode_bytes_read: int = 0
+    prefill_hot_tokens: int = 0
+    decode_hot_tokens: int = 0
+    """Of the hits, tokens that the side had in its memory (the hot tier): nothing was read for them."""
     timings_s: dict[str, float] = {}
     """Phase name (`Phase.value`) → seconds spent in it."""
 
@@ -114,12 +117,13 @@ class EngineLoad(Value, frozen=True):
 
 class PoolUse(Value, frozen=True):
     """Use of one pool of the process; units are in the name (`de_slots`, `hbm_bytes_0`, …). `total` 0: no bound
-    of its own. Idle, all are back at zero."""
+    of its own. Idle, all are back at zero; `clean` units are free, and hold what may be asked for again."""
 
     name: str
     used: int
     total: int
     waiting: int = 0
+    clean: int = 0
 
 
 WAIT_BOUNDS_S = (

@@ -35,6 +35,7 @@ def shapes() -> st.SearchStrategy[Shape]:
             block_tokens=st.just(block),
             chunk_tokens=st.integers(1, MAX_CONTEXT),
             layerwise=st.booleans(),
+            hot=st.booleans(),
         )
 
     return st.integers(1, 8).flatmap(build)
