@@ -18,6 +18,7 @@ from dualpath.model.api import ModelError
 from dualpath.settings import Settings, load_settings
 from dualpath.telemetry.logs import configure_logging
 from dualpath.telemetry.process import ServiceError, run_service
+from dualpath.telemetry.tracing import TracingError, close_tracing, configure_tracing
 from dualpath.transport.tls import Tls
 
 Role = Callable[[Seat, asyncio.Event], Awaitable[None]]
@@ -54,9 +55,12 @@ def serve(
 
     async def main(stop: asyncio.Event) -> None:
         try:
+            configure_tracing(role, name, settings.otel_endpoint)
             await run(seat, stop)
-        except (ModelError, BusError, OSError) as error:
+        except (ModelError, BusError, TracingError, OSError) as error:
             raise ServiceError(str(error)) from error
+        finally:
+            await asyncio.to_thread(close_tracing)
 
     run_service(main)
     return 0

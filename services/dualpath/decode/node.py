@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from dualpath.node.node import Node, now_s
 from dualpath.node.sender import TokenSender
 from dualpath.settings import Settings
 from dualpath.tasks import finish
+from dualpath.telemetry import tracing
 from dualpath.transport.api import MessageRefused, TransportError
 from dualpath.wire import control, data
 from dualpath.wire.codec import Message, encode
@@ -136,7 +138,8 @@ class DecodeNode(Node):
 
     def _begin(self, assign: control.AssignDecode) -> None:
         request = DecodeRequest(assign, self.geometry)
-        self._requests.start(request, self._serve(request))
+        work = self.traced(request.attempt, partial(self._serve, request))
+        self._requests.start(request, work)
         self.changed.set()
 
     async def on_link(self, engine: int, peer: Address, payload: bytes) -> None:
@@ -225,7 +228,8 @@ class DecodeNode(Node):
     async def _reserve(self, request: DecodeRequest) -> None:
         """DE slots for the whole prompt, opened to the PE; then this side's share is read as told."""
         blocks = self.geometry.blocks_for(request.prompt_tokens)
-        _, request.slots, request.hot = await self.arena.acquire_for(request.keys, blocks)
+        with tracing.span("decode.reserve", blocks=blocks):
+            _, request.slots, request.hot = await self.arena.acquire_for(request.keys, blocks)
         request.region = SlotRegion(self.arena, request.slots, self.geometry)
         endpoint = self.cnic_endpoints[request.assign.engine]
         request.region_key = endpoint.register(request.region)
@@ -276,7 +280,8 @@ class DecodeNode(Node):
             room_tokens=self.spec.max_context - request.prompt_tokens - 1,
         )
         if reason is None:
-            reason = await self._decode_rest(request, done)
+            with tracing.span("decode.generate"):
+                reason = await self._decode_rest(request, done)
         else:
             request.copied.set()
         await self._finish(request, done, reason)

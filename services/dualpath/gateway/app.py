@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from dualpath.gateway.admission import Admission
-from dualpath.gateway.body import Posted, read_object
+from dualpath.gateway.body import Posted, read_object, wish_deadline
 from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Accepted, Intake
@@ -26,6 +26,7 @@ from dualpath.gateway.responses import ResponsesBody
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from dualpath.gateway.watch import Watch
 from dualpath.settings import Settings
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import CONTENT_TYPE
 
@@ -69,21 +70,41 @@ def make_app(
     ) -> tuple[A, Callable[[], None]]:
         """What is to be served, and what is to be called when it has been."""
         arrived_s = time.monotonic()
-        tenant = who(request)
-        gate.check_open()
-        admission.take(tenant.name)
-        give_back = partial(admission.give_back, tenant.name)
+        span = tracing.start(
+            "gateway.request", request.headers.get(tracing.HEADER), path=request.url.path
+        )
+        # Each request is served by a task of its own.
+        tracing.enter(span.traceparent)
+        taken: Tenant | None = None
+
+        def give_back() -> None:
+            span.end()
+            if taken is not None:
+                admission.give_back(taken.name)
+
         try:
+            tenant = who(request)
+            gate.check_open()
+            admission.take(tenant.name)
+            taken = tenant
             body = await read_object(request, settings.max_body)
-            return await accept(body, tenant, arrived_s), give_back
-        except BaseException:
+            wish_deadline(request.headers, body)
+            accepted = await accept(body, tenant, arrived_s)
+        except BaseException as error:
+            span.fail(str(error))
             give_back()
             raise
+        return accepted, give_back
 
-    def ended(give_back: Callable[[], None], choices: Sequence[Choice], outcome: Outcome) -> None:
+    def ended(
+        give_back: Callable[[], None],
+        choices: Sequence[Choice],
+        outcome: Outcome,
+        error: ApiError | None,
+    ) -> None:
         give_back()
         for choice in choices:
-            watch.ended(choice.flight, outcome)
+            watch.ended(choice.flight, outcome, error)
 
     async def serve(
         request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[Accepted]]
@@ -209,7 +230,7 @@ def _explain_errors(app: FastAPI, watch: Watch) -> None:
     """Every error leaves in OpenAI's shape."""
 
     def respond(error: ApiError, **headers: str) -> Response:
-        watch.refused(error.status)
+        watch.refused(error)
         return json_response(error.body(), error.status, error.headers() | headers)
 
     @app.exception_handler(ApiError)

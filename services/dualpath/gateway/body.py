@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,9 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from dualpath.gateway.errors import ApiError, invalid
+
+TIMEOUT = "X-Request-Timeout"
+"""A client's deadline for its request, in seconds."""
 
 READ_S = 60.0
 """A client that sends its body more slowly is told so."""
@@ -54,6 +59,20 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     if seen > max_bytes:
         raise _too_large(max_bytes)
     return bytes(body)
+
+
+def wish_deadline(headers: Mapping[str, str], posted: Posted) -> None:
+    """Take the header TIMEOUT for the body's parameter `timeout`, where it has none. Raises ApiError(400)."""
+    text = headers.get(TIMEOUT)
+    if text is None or posted.fields.get("timeout") is not None:
+        return
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise invalid(f"the header {TIMEOUT} must be a number of seconds above 0", TIMEOUT)
+    posted.fields["timeout"] = seconds
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry = retry
+        self.logged = False
+        """A line of the log tells of it already."""
 
     @property
     def kind(self) -> str:

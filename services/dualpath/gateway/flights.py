@@ -49,8 +49,14 @@ class Flight:
     request: Request
     arrived_s: float
     deadline_s: float
+    tenant: str = ""
+    """The name of its API key."""
+    wished: bool = False
+    """The deadline is one that the client set."""
     timings_s: dict[str, float] = field(default_factory=dict)
-    """The gateway's own part: tokenize, match, submit, ttft."""
+    """The gateway's own part: accept, tokenize, match, submit, ttft."""
+    parts_s: dict[str, float] = field(default_factory=dict)
+    """Where the time to the first token went (`breakdown.TTFT_PARTS`)."""
     last_token_s: float = 0.0
     recall: Recall = Recall()  # noqa: RUF009 - frozen
     speaker: str = ""
@@ -100,8 +106,8 @@ class Flights:
     @asynccontextmanager
     async def open(self, flight: Flight) -> AsyncIterator[None]:
         """Hold a request while its client waits. However the block is left, nothing of it stays here, and the
-        scheduler is told unless the request is over. Raises ApiError: 504 at the deadline, 503 on `stop`, and
-        after it."""
+        scheduler is told unless the request is over. Raises ApiError: 504 at the deadline (408 where the client set
+        it), 503 on `stop`, and after it."""
         if self._stopped:
             raise _stopping()
         request = flight.request
@@ -115,7 +121,7 @@ class Flights:
             if not flight.limit.expired():
                 raise
             reason = "the gateway is stopping" if flight.stopped else "the deadline has passed"
-            raise _stopping() if flight.stopped else _too_late() from None
+            raise _stopping() if flight.stopped else _too_late(flight) from None
         except ApiError as error:
             reason = error.message
             raise
@@ -136,7 +142,8 @@ class Flights:
             if request.finish is not None:
                 return []
             if request.lost is not None:
-                raise _given_up(request.lost)
+                late = request.lost.code == "deadline"
+                raise _too_late(flight) if late else _given_up(request.lost)
             if request.submit_due:
                 await self._submit(flight)
                 continue
@@ -306,8 +313,14 @@ def _stopping() -> ApiError:
     return unavailable("the gateway is stopping; try again", code="stopping")
 
 
-def _too_late() -> ApiError:
-    return ApiError(504, "the request was not finished before its deadline", code="deadline")
+def _too_late(flight: Flight) -> ApiError:
+    whole_s = flight.deadline_s - flight.arrived_s
+    if flight.wished:
+        return ApiError(
+            408, f"the request was not finished within the {whole_s:g} s that it asked for",
+            param="timeout", code="timeout",
+        )  # fmt: skip
+    return ApiError(504, f"the request was not finished within {whole_s:g} s", code="deadline")
 
 
 def _refused(answer: Refused) -> ApiError:
@@ -324,8 +337,6 @@ def _refused(answer: Refused) -> ApiError:
 def _given_up(over: AttemptOver) -> ApiError:
     sentence = f"request {over.attempt.request_id} was given up: {over.reason}"
     match over.code:
-        case "deadline":
-            return ApiError(504, sentence, code=over.code)
         case "too_large":
             return ApiError(413, sentence, code=over.code)
         case "malformed" | "internal":

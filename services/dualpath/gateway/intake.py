@@ -108,7 +108,7 @@ class Intake:
             self.check_model(body.model)
             return _Prepared(body, self._prompts.of_chat(body, tenant), ChatFormat)
 
-        return await self._accept(read, posted.nbytes, arrived_s)
+        return await self._accept(read, posted.nbytes, tenant, arrived_s)
 
     async def accept_completion(self, posted: Posted, tenant: Tenant, arrived_s: float) -> Accepted:
         def read() -> _Prepared:
@@ -116,7 +116,7 @@ class Intake:
             self.check_model(body.model)
             return _Prepared(body, self._prompts.of_completion(body, tenant), CompletionFormat)
 
-        return await self._accept(read, posted.nbytes, arrived_s)
+        return await self._accept(read, posted.nbytes, tenant, arrived_s)
 
     async def accept_response(
         self, posted: Posted, tenant: Tenant, arrived_s: float
@@ -133,7 +133,7 @@ class Intake:
             return _Prepared(chat, self._prompts.of_chat(chat, tenant), ChatFormat)
 
         try:
-            accepted = await self._accept(read, posted.nbytes, arrived_s)
+            accepted = await self._accept(read, posted.nbytes, tenant, arrived_s)
         except ApiError as error:
             raise renamed(error) from error
         assert isinstance(accepted.form, ChatFormat)
@@ -184,7 +184,7 @@ class Intake:
 
     # ── what is served ─────────────────────────────────────────────────────────────────────────────
     async def _accept(
-        self, read: Callable[[], _Prepared], nbytes: int, arrived_s: float
+        self, read: Callable[[], _Prepared], nbytes: int, tenant: Tenant, arrived_s: float
     ) -> Accepted:
         started_s = time.monotonic()
         got = await self._off_loop(read, nbytes)
@@ -196,6 +196,7 @@ class Intake:
             prompt, index = divmod(number, each)
             name = f"{request_id}-{number}" if number else request_id
             flight = self._flight(body, got.prompts[prompt], index, name, arrived_s)
+            flight.tenant = tenant.name
             flight.timings_s["tokenize"] = tokenize_s
             choices.append(self._choice(body, got.prompts[prompt], number, flight, index > 0))
         form = got.form(
@@ -224,7 +225,12 @@ class Intake:
             self._settings.max_attempts,
             body.priority or 0,
         )
-        return Flight(request, arrived_s, arrived_s + self._settings.request_deadline_s)
+        most_s = self._settings.request_deadline_s
+        asked_s = body.timeout or most_s
+        flight = Flight(request, arrived_s, arrived_s + min(asked_s, most_s))
+        flight.wished = asked_s < most_s
+        flight.timings_s["accept"] = time.monotonic() - arrived_s
+        return flight
 
     def _choice(
         self,

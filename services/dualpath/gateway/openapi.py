@@ -41,7 +41,7 @@ _STATUSES = {
     400: "The body is wrong; `param` says where",
     401: "No API key, or none that is known",
     404: "No such model",
-    408: "The body came too slowly",
+    408: "The body came too slowly, or the request did not finish within its `timeout`",
     413: "The body or its prompt is too long",
     429: "Too many requests; come back after `Retry-After` seconds",
     500: "A fault of the cluster's",

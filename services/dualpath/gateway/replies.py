@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from dualpath.gateway import sse
 from dualpath.gateway.answers import Answer, AnswerFormat, Json, Opening, Usage
+from dualpath.gateway.breakdown import token_sources, ttft_parts
 from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flight, Flights
 from dualpath.gateway.pieces import AnswerText, Piece
@@ -59,7 +60,7 @@ class Reply(Response):
         stream: bool,
         include_usage: bool,
         explain: bool,
-        on_end: Callable[[Outcome], None],
+        on_end: Callable[[Outcome, ApiError | None], None],
     ) -> None:
         super().__init__()
         self._flights, self._choices, self._form = flights, choices, form
@@ -73,23 +74,27 @@ class Reply(Response):
         """Raises ApiError where no byte of an answer has been sent."""
         work = self._send_stream(send) if self._stream else self._send_whole(scope, send)
         outcome: Outcome = "failed"
+        told: ApiError | None = None
         try:
             outcome = "done" if await _unless_gone(receive, work) else "cancelled"
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         except ApiError as error:
+            told = error
             await self._end_with(error, send)
         except Exception as error:
+            told = internal()
             if not self._started:
                 raise
             log.exception("request failed in its stream", request_id=self._form.request_id)
-            await self._end_with(internal(), send, error)
+            await self._end_with(told, send, error)
         finally:
-            self._on_end(outcome)
+            self._on_end(outcome, told)
 
     async def _end_with(self, error: ApiError, send: Send, cause: Exception | None = None) -> None:
         """Tell the client what went wrong as the stream's last event; raise it where nothing was sent yet."""
+        error.logged = True
         if not self._started:
             raise error from cause
         event = self._error_bytes(error)
@@ -181,8 +186,14 @@ class Reply(Response):
         tokens = await self._flights.more(flight)
         if tokens:
             flight.last_token_s = time.monotonic()
-            flight.timings_s.setdefault("ttft", flight.last_token_s - flight.arrived_s)
+            if "ttft" not in flight.timings_s:
+                self._note_first(flight)
         return tokens
+
+    def _note_first(self, flight: Flight) -> None:
+        own_s, stats = flight.timings_s, flight.request.stats
+        own_s["ttft"] = flight.last_token_s - flight.arrived_s
+        flight.parts_s = ttft_parts(own_s, stats.timings_s, own_s["ttft"])
 
     # ── figures ────────────────────────────────────────────────────────────────────────────────────
     def _usage(self) -> Usage:
@@ -207,6 +218,7 @@ class Reply(Response):
             "hit_tokens": stats.hit_tokens,
             "bytes_read": {"prefill": stats.prefill_bytes_read, "decode": stats.decode_bytes_read},
             "hot_tokens": {"prefill": stats.prefill_hot_tokens, "decode": stats.decode_hot_tokens},
+            "prompt_tokens": token_sources(request.first_stats, len(request.prompt)),
             "attempts": request.number,
             "earlier_answers": {
                 "known": len(flight.recall.known),
@@ -217,6 +229,7 @@ class Reply(Response):
                 phase: round(seconds, 6)
                 for phase, seconds in {**flight.timings_s, **stats.timings_s}.items()
             },
+            "ttft_s": {part: round(seconds, 6) for part, seconds in flight.parts_s.items()},
         }
 
 

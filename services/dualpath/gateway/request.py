@@ -56,7 +56,8 @@ class Request:
     _received: int = 0
     """Tokens that the cluster need not send again: after `stop_after` more than `generated`."""
     _taken: int = 0
-    _hit_tokens: int | None = None
+    first_stats: AttemptStats | None = None
+    """Of the first attempt that came to its first token: what later ones read, earlier ones have computed."""
 
     # ── attempts ───────────────────────────────────────────────────────────────────────────────────
     @property
@@ -173,8 +174,7 @@ class Request:
     def _note(self, stats: AttemptStats | None) -> None:
         if stats is not None:
             self.stats = stats
-            if self._hit_tokens is None:
-                self._hit_tokens = stats.hit_tokens
+            self.first_stats = self.first_stats or stats
 
     def ack(self) -> TokenAck:
         """What the present attempt's node should know."""
@@ -205,7 +205,7 @@ class Request:
     def cached_tokens(self) -> int:
         """Prompt tokens whose KV was read. Those that a later attempt reads, because an earlier one has computed
         them, do not count."""
-        return min(self._hit_tokens or 0, len(self.prompt))
+        return min(self.first_stats.hit_tokens, len(self.prompt)) if self.first_stats else 0
 
 
 def done_with(event: TokenEvent) -> TokenAck:

@@ -29,7 +29,7 @@ class ResponseReply(Reply):
         on_response: Callable[[Json], None],
         stream: bool,
         explain: bool,
-        on_end: Callable[[Outcome], None],
+        on_end: Callable[[Outcome, ApiError | None], None],
     ) -> None:
         super().__init__(
             flights, [choice], form, stream=stream, include_usage=True, explain=explain,

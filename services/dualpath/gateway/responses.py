@@ -28,7 +28,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 SAME = (
     "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "min_p", "min_tokens", "model",
-    "parallel_tool_calls", "presence_penalty", "priority", "repetition_penalty", "seed", "stop",
+    "parallel_tool_calls", "presence_penalty", "priority", "repetition_penalty", "seed", "stop", "timeout",
     "stop_token_ids", "stream", "temperature", "top_k", "top_p",
 )  # fmt: skip
 """Parameters that chats have as well; they are checked there."""

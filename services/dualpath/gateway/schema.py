@@ -107,6 +107,8 @@ class _Generation(Body):
     stream_options: StreamOptions | None = None
     return_token_ids: Flag = None
     cache_salt: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Seconds from the request's arrival, after which it is given up."""
     # Labels: nothing depends on them.
     user: str | None = None
     safety_identifier: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import get_args
 
 from dualpath.blocks import Phase
@@ -24,6 +25,7 @@ from dualpath.prefill.engine import PrefillEngine, PrefillFailed
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.row import EngineParts
 from dualpath.settings import Settings
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import TransportError
 from dualpath.wire import control, data
@@ -99,7 +101,8 @@ class PrefillNode(Node):
                     )
                 if not self._requests.knows(message.attempt):
                     request = PrefillRequest(message, self.geometry)
-                    self._requests.start(request, self._serve(request))
+                    work = self.traced(request.attempt, partial(self._serve, request))
+                    self._requests.start(request, work)
                     self.changed.set()
                 return control.Ok()
             case control.Abort():
@@ -196,6 +199,7 @@ class PrefillNode(Node):
             return Share()
         keys = request.keys[:blocks]
         _, slots, hot = await self.arena.acquire_for(keys, blocks)
+        request.timings_s["acquire"] = request.clock.here_s
         request.slots = slots
         request.clean = {slots[index]: keys[index] for index in sorted(hot)}
         share = await self.read_share(keys, [self.arena.view(slot) for slot in slots], hot)
@@ -221,7 +225,8 @@ class PrefillNode(Node):
         request.clock.move(Phase.PREFILL)
         engine = self._engines[assign.engine]
         self.membership.report(attempt, Phase.PREFILL)
-        first = await engine.prefill(request, lambda token: self._publish(request, token))
+        with tracing.span("prefill.compute", new_tokens=request.new_tokens):
+            first = await engine.prefill(request, lambda token: self._publish(request, token))
         self._release_slots(request)
         await self.membership.reported(attempt)
         request.clock.move(Phase.HANDOFF)
@@ -242,6 +247,7 @@ class PrefillNode(Node):
 
     async def _publish(self, request: PrefillRequest, first: Sampled) -> None:
         """Once: where the gateway does not get it, the decode node sends it again."""
+        request.timings_s["first"] = request.clock.here_s
         assign = request.assign
         event = control.TokenEvent(
             assign.attempt, assign.generated, (first,), stats=self._stats(request)
@@ -261,9 +267,16 @@ class PrefillNode(Node):
             hit_tokens=request.hit_tokens,
             prefill_bytes_read=request.prefill_share.bytes_read,
             decode_bytes_read=decode.bytes_read if decode else 0,
+            prefill_tokens=request.own_tokens,
+            decode_tokens=request.hit_tokens - request.own_tokens,
             prefill_hot_tokens=request.prefill_share.hot_blocks * block,
             decode_hot_tokens=decode_hot * block,
-            timings_s={"queued": assign.queued_s, **request.clock.spent_s},
+            timings_s={
+                "queued": assign.queued_s,
+                **{f"wait_{what}": spent for what, spent in assign.waits_s.items()},
+                **request.clock.spent_s,
+                **request.timings_s,
+            },
         )
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────

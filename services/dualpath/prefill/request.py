@@ -41,6 +41,8 @@ class PrefillRequest:
         self.resident: Ring | None = None
         """Without layerwise prefill: all layers of the whole prompt, kept between chunks."""
         self.chunks = 0
+        self.timings_s: dict[str, float] = {}
+        """Parts of phases (`AttemptStats.timings_s`)."""
 
     @property
     def attempt(self) -> Attempt:

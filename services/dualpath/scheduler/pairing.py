@@ -212,6 +212,7 @@ class Pairing:
                 region_key=record.region_key,
                 deadline_s=record.deadline_at - now,
                 queued_s=now - record.entered_at,
+                waits_s=dict(record.waits_s),
             ),
         )
 

@@ -16,11 +16,12 @@ from dualpath.scheduler.core import SchedulerCore
 from dualpath.scheduler.desk import Rules
 from dualpath.scheduler.outbox import Outbox
 from dualpath.settings import Settings
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.wire.codec import Message
-from dualpath.wire.control import SCHEDULER, ClusterStatus, StatusRequest, to_scheduler
-from dualpath.wire.types import NodeStatus, PoolUse
+from dualpath.wire.control import SCHEDULER, ClusterStatus, StatusRequest, Submit, to_scheduler
+from dualpath.wire.types import Attempt, NodeStatus, PoolUse
 
 log = get_logger(__name__)
 
@@ -59,6 +60,7 @@ class SchedulerService:
             now=time.monotonic(),
         )
         self._outbox = Outbox(bus, self._answered, self._undeliverable)
+        self._spans: dict[Attempt, tracing.Span] = {}
         self._ticker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -108,8 +110,19 @@ class SchedulerService:
         if isinstance(message, StatusRequest):
             return self.status()
         answer = self.core.handle(message, time.monotonic())
+        if isinstance(message, Submit) and message.attempt in self.core.book.records:
+            self._begin_span(message)
         self._execute(self.core.take_actions())
         return answer
+
+    def _begin_span(self, submit: Submit) -> None:
+        if tracing.current() and submit.attempt not in self._spans:
+            self._spans[submit.attempt] = tracing.start(
+                "scheduler.attempt",
+                request_id=submit.attempt.request_id,
+                attempt=submit.attempt.number,
+                prompt_tokens=submit.prompt_tokens,
+            )
 
     async def _tick(self) -> None:
         while True:
@@ -131,7 +144,10 @@ class SchedulerService:
         for action in actions:
             match action:
                 case Send():
+                    span = self._spans.get(action.attempt, tracing.OFF)
+                    token = tracing.enter(span.traceparent)
                     self._outbox.send(action)
+                    tracing.leave(token)
                 case Forget():
                     self._outbox.forget(action.peer)
                 case Ended():
@@ -140,7 +156,16 @@ class SchedulerService:
                     log.log(_LEVELS[action.level], action.event, **action.fields)
 
     def _tell(self, ended: Ended) -> None:
-        """One wide line about an attempt, and its metrics. Later phases are measured by the nodes."""
+        """One wide line about an attempt, its metrics, its span. Later phases are measured by the nodes."""
+        if (span := self._spans.pop(ended.attempt, None)) is not None:
+            span.set(
+                phase=ended.phase.value,
+                read_path=ended.read_path,
+                **{f"wait_{name}_s": spent for name, spent in ended.waits_s.items()},
+            )
+            if ended.phase is Phase.FAILED:
+                span.fail(f"{ended.code}: {ended.reason}")
+            span.end()
         log.info(
             "attempt ended",
             request_id=ended.attempt.request_id,

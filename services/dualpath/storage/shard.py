@@ -29,6 +29,7 @@ from dualpath.storage.staging import Staging
 from dualpath.storage.writes import WriteCall
 from dualpath.tasks import Tasks
 from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.tracing import span
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire
 from dualpath.wire.types import Address, NodeStatus, PoolUse
@@ -178,20 +179,30 @@ class StorageShard:
         call = make(peer, client, request)
         client.calls[request.op] = call
         self._peers[identity] = client
-        return self._run(identity, client, request.op, call)
+        return self._run(identity, client, request, call)
 
-    async def _run(self, identity: tuple[str, str], client: _Peer, op: int, call: Call) -> None:
+    async def _run(
+        self,
+        identity: tuple[str, str],
+        client: _Peer,
+        request: wire.Read | wire.WriteOpen,
+        call: Call,
+    ) -> None:
+        name = "storage.read" if isinstance(request, wire.Read) else "storage.write"
         try:
-            await call.run()
+            with span(name, request.trace, shard=self.shard_id, blocks=len(call.keys)):
+                await call.run()
         finally:
-            del client.calls[op]
+            del client.calls[request.op]
             if not client.calls:
                 self._peers.pop(identity, None)
 
     # ── calls ──────────────────────────────────────────────────────────────────────────────────────
     def _match(self, message: wire.Match) -> wire.MatchDone:
         keys = check_keys(message.namespace, message.keys)
-        present = self._disk.present(message.namespace, keys)
+        with span("storage.match", message.trace, shard=self.shard_id, blocks=len(keys)) as found:
+            present = self._disk.present(message.namespace, keys)
+            found.set(found=sum(present))
         self._disk.touch(message.namespace, keys)
         lease = 0
         if message.lease_s > 0 and any(present):

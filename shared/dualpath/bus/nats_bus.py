@@ -20,6 +20,7 @@ from dualpath.bus.errors import (
     PayloadTooLarge,
 )
 from dualpath.bus.service import Handler, Served
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.wire.codec import MAX_MESSAGE_BYTES, Decoder, MalformedMessage, Message, encode
 from dualpath.wire.control import answer
@@ -187,7 +188,9 @@ class Bus:
         if client.pending_data_size > _MAX_UNSENT_BYTES:
             raise BusUnavailable(f"the NATS server at {self._url} takes no more data")
         try:
-            await client.publish(subject, payload, reply=reply)
+            parent = tracing.current()
+            headers = {tracing.HEADER: parent} if parent else None
+            await client.publish(subject, payload, reply=reply, headers=headers)
         except (nats.errors.Error, OSError) as error:
             raise BusUnavailable(f"could not send to {subject}: {error}") from error
 

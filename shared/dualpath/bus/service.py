@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from dualpath.bus.errors import BusError, PayloadTooLarge
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger, request_context
 from dualpath.wire.codec import Decoder, MalformedMessage, Message
 from dualpath.wire.control import Refused
@@ -54,6 +55,9 @@ class Served:
             log.warning("malformed message", subject=self.subject, reason=str(error))
             await self._reply(msg, Refused(f"malformed message: {error}", code="malformed"))
             return
+        if msg.headers:
+            # The task is this message's own.
+            tracing.enter(msg.headers.get(tracing.HEADER, ""))
         with request_context(getattr(message, "attempt", None)):
             await self._reply(msg, await self._result(message))
 

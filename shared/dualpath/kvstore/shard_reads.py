@@ -20,6 +20,7 @@ from dualpath.kvstore.shard import (
 )
 from dualpath.tasks import Threads, finish
 from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.tracing import current
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire
 
@@ -99,6 +100,7 @@ class ShardReads:
             region_key,
             tuple(range(0, size * len(keys), size)),
             max(ends - asyncio.get_running_loop().time(), 0.001),
+            trace=current(),
         )
         done = await call.ask(question, wire.ReadDone)
         statuses_of(ReadStatus, done.statuses, keys)

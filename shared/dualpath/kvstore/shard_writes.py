@@ -9,6 +9,7 @@ from dualpath.kvstore.api import WriteStatus
 from dualpath.kvstore.checksum import block_checksum
 from dualpath.kvstore.shard import ShardCall, ShardLink, ShardUnavailable, note, statuses_of
 from dualpath.tasks import Threads
+from dualpath.telemetry.tracing import current
 from dualpath.transport.api import Endpoint, TransportError
 from dualpath.wire import store as wire
 
@@ -63,6 +64,7 @@ class ShardWrites:
             await self._threads.run_or_inline(checksums, nbytes),
             max(ends - asyncio.get_running_loop().time(), 0.001),
             tuple(depths),
+            trace=current(),
         )
         ready = await call.ask(question, wire.WriteReady)
         statuses = statuses_of(WriteStatus, ready.statuses, keys)

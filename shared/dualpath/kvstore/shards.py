@@ -16,6 +16,7 @@ from dualpath.kvstore.shard_reads import ShardReads
 from dualpath.kvstore.shard_writes import ShardWrites
 from dualpath.tasks import Tasks, Threads
 from dualpath.telemetry.logs import get_logger
+from dualpath.telemetry.tracing import current
 from dualpath.transport.api import Endpoint
 from dualpath.wire import store as wire
 from dualpath.wire.codec import MalformedMessage
@@ -149,7 +150,9 @@ class ShardStore(BlockStore):
         call = link.call()
         try:
             async with asyncio.timeout(self._match_deadline_s):
-                question = wire.Match(call.op, self.namespace, pack_keys(keys), lease_s)
+                question = wire.Match(
+                    call.op, self.namespace, pack_keys(keys), lease_s, trace=current()
+                )
                 done = await call.ask(question, wire.MatchDone)
             if len(done.present) != len(keys):
                 raise ShardUnavailable("it answered for another number of keys")

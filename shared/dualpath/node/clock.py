@@ -15,6 +15,11 @@ class PhaseClock:
         self.spent_s: dict[str, float] = {}
         self._since = time.monotonic()
 
+    @property
+    def here_s(self) -> float:
+        """Seconds in the present phase so far."""
+        return time.monotonic() - self._since
+
     def move(self, target: Phase) -> None:
         """Raise IllegalTransition where the life cycle does not lead from here to `target`."""
         self.phase, left = advance(self.phase, target), self.phase

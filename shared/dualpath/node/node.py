@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence, Set
+from collections.abc import Callable, Coroutine, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from dualpath.node.engine_group import DEADLINES, EngineGroup
 from dualpath.node.membership import Membership
 from dualpath.node.reading import Share, ShareReader
 from dualpath.settings import Settings
+from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.transport.api import Endpoint
@@ -272,6 +273,16 @@ class Node(ABC):
         )
         self.own(self.lost(attempt, "internal", f"{type(error).__name__} on {self.node_id}"))
 
+    async def traced(self, attempt: Attempt, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """An attempt's work, in a span of this node's."""
+        with tracing.span(
+            f"{self.role}.attempt",
+            node=self.node_id,
+            request_id=attempt.request_id,
+            attempt=attempt.number,
+        ):
+            await work()
+
     # ── reads ──────────────────────────────────────────────────────────────────────────────────────
     async def read_share(
         self, keys: Sequence[bytes], into: Sequence[memoryview], hot: Set[int] = frozenset()
@@ -279,7 +290,9 @@ class Node(ABC):
         """Read this node's share of a request but for the blocks that are `hot`, and count it."""
         self.changed.set()
         try:
-            share = await self.reader.read(keys, into, hot)
+            with tracing.span(f"{self.role}.read", wanted_blocks=len(keys)) as span:
+                share = await self.reader.read(keys, into, hot)
+                span.set(blocks=share.blocks, bytes=share.bytes_read, hot_blocks=share.hot_blocks)
         finally:
             self.changed.set()
         for status in share.statuses:

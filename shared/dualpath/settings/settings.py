@@ -265,6 +265,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level of what is logged"
     )
+    otel_endpoint: str | None = Field(
+        None,
+        pattern="^https?://.+",
+        description="OpenTelemetry collector that gets the spans of requests, OTLP over HTTP: for example "
+        "http://127.0.0.1:4318 (needs `pip install 'dualpath[otel]'`). Default: no spans are made",
+    )
     log_bytes: Bytes = Field(
         64 << 20, description="A log file that grows to this is begun anew; the one before is kept"
     )

@@ -60,6 +60,9 @@ class Metrics:
         self.requests = self._counter("requests", "Requests ended", "outcome")
         self.attempts_lost = self._counter("attempts_lost", "Attempts that were given up", "code")
         self.tokens_generated = self._counter("tokens_generated", "Tokens sampled")
+        self.prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens by where their KV came from", "source"
+        )
 
     def _histograms(self) -> None:
         self.phase_seconds = self._histogram(
@@ -78,6 +81,9 @@ class Metrics:
             "forward_seconds", "Time of a forward pass", _SECONDS, "stage"
         )
         self.ttft_seconds = self._histogram("ttft_seconds", "Time to first token", _SECONDS)
+        self.ttft_part_seconds = self._histogram(
+            "ttft_part_seconds", "Where the time to first token went", _SECONDS, "part"
+        )
         self.tpot_seconds = self._histogram(
             "tpot_seconds", "Time per output token after the first", _SECONDS
         )

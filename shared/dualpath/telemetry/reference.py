@@ -32,10 +32,12 @@ _LABELS = """
 | `code` | `deadline`, `gateway_lost`, `node_lost`, `unavailable`, `unheld`, `internal`, or a node's own |
 | `direction`, `lane` | `rx` and `tx`; `high` (model execution) and `low` (KV-Cache) |
 | `outcome` | `done`, `cancelled` (the client went away), `failed` |
+| `part` | `tokenize`, `match`, `scheduling`, `allocation`, `reading`, `prefill`, `other`: they sum up to the whole |
 | `path` | `prefill`, `decode`, `split`: who read the cached KV |
 | `phase` | `queued`, `paired`, `loading`, `prefill`, `handoff`, `decode`, `done`, `cancelled`, `failed` |
 | `queue` | `decode`, `prefill`: at the scheduler; `slots`: of the DE (seconds); `storage_read`: `read_q` |
 | `reason` | `no_slot`: no free write-back slot; `cnic`: not copied off the device; `shard`: refused by a shard |
+| `source` | `prefill`, `decode`: storage, over that read path; `hot`: a node's own memory; `computed` |
 | `status` | `found`, `absent`, `corrupt` (failed its checksum), `failed` (no answer in time) |
 """
 
@@ -64,7 +66,11 @@ _QUERIES = {
     "what is the time to first token, 95th percentile?": (
         "histogram_quantile(0.95, sum by (le) (rate(dualpath_ttft_seconds_bucket[5m])))"
     ),
-    "where does that time go, by phase?": (
+    "where does the time to first token go?": (
+        "sum by (part) (rate(dualpath_ttft_part_seconds_sum[5m]))"
+        " / sum by (part) (rate(dualpath_ttft_part_seconds_count[5m]))"
+    ),
+    "how long are requests in each phase?": (
         "sum by (phase) (rate(dualpath_phase_seconds_sum[5m]))"
         " / sum by (phase) (rate(dualpath_phase_seconds_count[5m]))"
     ),
@@ -112,12 +118,14 @@ _COUNTED_BY = {
     "pool_used": _EVERY,
     "pool_waiting": _EVERY,
     "process_info": _EVERY,
+    "prompt_tokens": "gateway",
     "queue_requests": "scheduler",
     "queue_seconds": "scheduler",
     "queue_tokens": "scheduler, prefill, decode",
     "requests": "gateway",
     "tokens_generated": "decode",
     "tpot_seconds": "gateway",
+    "ttft_part_seconds": "gateway",
     "ttft_seconds": "gateway",
 }
 _ONE_OF_EACH = NodeStatus(

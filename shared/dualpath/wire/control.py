@@ -3,6 +3,8 @@ every handler is idempotent per (request, attempt)."""
 
 from __future__ import annotations
 
+import msgspec
+
 from dualpath.wire.codec import Decoder, Message
 from dualpath.wire.types import (
     Address,
@@ -216,6 +218,8 @@ class AssignPrefill(Message, frozen=True):
     deadline_s: float
     queued_s: float = 0.0
     """Seconds from Submit to this pairing."""
+    waits_s: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of them, those spent waiting for a DE (`decode`), its slots (`slots`), a PE (`prefill`)."""
 
 
 class Abort(Message, frozen=True):

@@ -3,7 +3,8 @@
 A read is answered by one-sided writes of the shard into the client's region, then ReadDone. A write
 asks for room (WriteOpen → WriteReady), writes one-sided into it, then says WriteCommit → WriteDone.
 `op` is chosen by the client and unique among its open calls. `namespace` is fingerprint and block size.
-A call whose peer has died or restarted is noticed by `Ping`, long before its deadline.
+A call whose peer has died or restarted is noticed by `Ping`, long before its deadline. `trace` is the span that a
+call belongs to (`telemetry.tracing`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Match(Message, frozen=True):
     namespace: Namespace
     keys: bytes
     lease_s: float = 0.0
+    trace: str = ""
 
 
 class MatchDone(Message, frozen=True):
@@ -63,6 +65,7 @@ class Read(Message, frozen=True):
     region_key: int
     offsets: tuple[int, ...]
     deadline_s: float
+    trace: str = ""
 
 
 class ReadDone(Message, frozen=True):
@@ -98,6 +101,7 @@ class WriteOpen(Message, frozen=True):
     checksums: bytes
     deadline_s: float
     depths: tuple[int, ...]
+    trace: str = ""
 
 
 class WriteReady(Message, frozen=True):

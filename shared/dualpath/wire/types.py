@@ -95,7 +95,12 @@ class AttemptStats(Value, frozen=True):
     decode_hot_tokens: int = 0
     """Of the hits, tokens that the side had in its memory (the hot tier): nothing was read for them."""
     timings_s: dict[str, float] = {}
-    """Phase name (`Phase.value`) → seconds spent in it."""
+    """Phase name (`Phase.value`) → seconds spent in it. Besides, of the way to the first token: `queued`, of which
+    `wait_decode`, `wait_slots`, `wait_prefill`; of `loading`, `acquire` (room in the PE buffer); of `prefill`,
+    `first` (up to the first token)."""
+    prefill_tokens: int = 0
+    """Hit tokens that came over the PE read path, and over the DE read path."""
+    decode_tokens: int = 0
 
 
 class EngineInfo(Value, frozen=True):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from tests.integration.gateway.cluster import answering, silence
+from structlog.testing import capture_logs
+from tests.integration.gateway.cluster import FakeCluster, answering, silence
 from tests.integration.gateway.conftest import MAX_CONTEXT, Harness
 from tests.support.wait import until
 
+from dualpath.gateway.breakdown import TTFT_PARTS
 from dualpath.model.bytelevel import START_ID
+from dualpath.wire import control
 
 BODY = {"model": "synthetic", "prompt": "p" * 200}
 HASHES = tuple(
@@ -169,3 +173,85 @@ async def test_the_api_describes_itself(harness: Harness) -> None:
 
     schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= schemas
+
+
+# ── deadlines ──────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        ({"timeout": 0.05}, {}),
+        ({}, {"X-Request-Timeout": "0.05"}),
+        ({"timeout": 0.05}, {"X-Request-Timeout": "50"}),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses"])
+async def test_a_request_ends_at_its_own_deadline(
+    harness: Harness, body: dict[str, Any], headers: dict[str, str], path: str
+) -> None:
+    prompt = {"input": "x"} if path.endswith("responses") else {"prompt": "x"}
+    response = await harness.http.post(
+        path, json={"model": "synthetic", **prompt, **body}, headers=headers
+    )
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (408, "timeout", "timeout")
+    assert "0.05 s" in error["message"]
+    assert harness.cluster.submits[0].deadline_s <= 0.05
+    await harness.idle()
+    await until(lambda: harness.cluster.cancelled)
+
+
+async def test_after_the_first_token_a_deadline_is_an_error_event_and_the_end(
+    harness: Harness,
+) -> None:
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        await cluster.say(submit, 0, [*b"a"])
+
+    harness.cluster.script = script
+    body = BODY | {"stream": True, "timeout": 0.5}
+    async with harness.http.stream("POST", "/v1/completions", json=body) as response:
+        lines = [line async for line in response.aiter_lines() if line]
+    # However slow the machine, either the token or the deadline came first.
+    if response.status_code == 200:
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+        assert '"finish_reason":null' in lines[0]
+    else:
+        assert response.status_code == 408
+    await harness.idle()
+
+
+@pytest.mark.parametrize("gateway_settings", [{"request_deadline_s": 0.05}], indirect=True)
+async def test_nobody_gets_more_time_than_the_settings_give(harness: Harness) -> None:
+    response = await complete(harness, timeout=500)
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e999", "5 s"])
+async def test_a_deadline_that_is_no_time_is_refused(harness: Harness, text: str) -> None:
+    response = await harness.http.post(
+        "/v1/completions", json=BODY, headers={"X-Request-Timeout": text}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "X-Request-Timeout"
+
+
+# ── one wide line ──────────────────────────────────────────────────────────────────────────────────
+@KEYED
+async def test_each_request_has_one_wide_line_without_its_text(harness: Harness) -> None:
+    harness.cluster.script = answering("secret words")
+    with capture_logs() as lines:
+        assert (await complete(harness, "key-a")).status_code == 200
+        assert (await complete(harness, "key-a", timeout=-1)).status_code == 400
+        harness.cluster.script = silence
+        assert (await complete(harness, "key-b", timeout=0.05)).status_code == 408
+        await harness.idle()
+    told = [line for line in lines if line["event"] in ("request ended", "request refused")]
+    assert [(line.get("key"), line["status"], line["code"]) for line in told] == [
+        ("ann", 200, None),
+        (None, 400, "invalid_value"),
+        ("bob", 408, "timeout"),
+    ]
+    assert told[0]["prompt_tokens"] == 200
+    assert told[0]["outcome"] == "done"
+    assert set(TTFT_PARTS) <= {name.removesuffix("_s") for name in told[0]}
+    assert "secret words" not in str(lines)
+    assert "pppp" not in str(lines)
