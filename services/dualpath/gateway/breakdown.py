@@ -21,8 +21,8 @@ for the longest stored prefix; `scheduling`: waiting for a DE and for a PE; `all
 their way, and attempts that were lost."""
 
 SOURCES = ("prefill", "decode", "hot", "computed")
-"""Where a prompt token's KV came from: storage over the PE or the DE read path, a node's own memory (the hot tier), or
-computation."""
+"""Where a prompt token's KV came from: storage over the PE or the DE read path, a node's own memory (the hot tier),
+or computation."""
 
 
 def ttft_parts(
