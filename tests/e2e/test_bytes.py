@@ -28,7 +28,7 @@ from dualpath.settings import Settings
 
 AGENTS, TURNS = 20, 10
 CASES: dict[str, dict[str, Any]] = {
-    "split": {"chunk_tokens": 300},
+    "halves": {"chunk_tokens": 300},
     "round-robin": {"layerwise": False},
     "adaptive": {"engines": 2, "snic_bandwidth": "100MB/s", "cnic_bandwidth": "400MB/s"},
 }
@@ -146,7 +146,7 @@ def test_both_sides_read_their_part(run: Run) -> None:
     by_prefill, by_decode = run.bytes_read
     share = by_prefill / (by_prefill + by_decode)
     paths = [reply.read_path for reply in run.warm]
-    if run.read_path == "split":
+    if run.read_path == "halves":
         assert 0.3 <= share <= 0.7
         # One block cannot be split.
         assert all(

@@ -26,12 +26,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "model": str(directory),
         "served_name": "deepseek-tiny",
         "dtype": "float32",
-        "read_path": "split",
+        "read_path": "halves",
         "chunk_tokens": 100,
         "done_grace_s": 60,
     }
     cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), **settings)
-    yield Served(cluster, Reference(directory, draw), "split")
+    yield Served(cluster, Reference(directory, draw), "halves")
     cluster.stop()
 
 

@@ -27,7 +27,7 @@ def written_by_rdma(cluster: LocalCluster, role: str) -> int:
     return sum(int(n) for log in logs for n in re.findall(r"rdma_down.*written_bytes=(\d+)", log))
 
 
-@pytest.mark.parametrize("read_path", ["split", "round-robin"])
+@pytest.mark.parametrize("read_path", ["halves", "round-robin"])
 def test_agents_of_synthetic_engines_get_answers_in_which_each_byte_counts(
     start_own_cluster: StartCluster, read_path: str
 ) -> None:
@@ -41,7 +41,7 @@ def test_agents_of_synthetic_engines_get_answers_in_which_each_byte_counts(
     replies = [reply for talk in asyncio.run(talk()) for reply in talk]
     assert [r.explain for r in replies if r.tokens != r.right_tokens(spec)] == []
     assert {r.explain["attempts"] for r in replies} == {1}
-    paths = {"split": {"split"}, "round-robin": {"prefill", "decode"}}[read_path]
+    paths = {"halves": {"split"}, "round-robin": {"prefill", "decode"}}[read_path]
     assert paths <= {r.read_path for r in replies}
     cluster.until_idle()
     cluster.stop()
@@ -61,7 +61,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("read_path", ["prefill", "decode", "split"])
+@pytest.mark.parametrize("read_path", ["prefill", "decode", "halves"])
 def test_a_model_answers_as_plain_transformers_does(
     start_own_cluster: StartCluster, reference: Reference, read_path: str
 ) -> None:

@@ -18,7 +18,7 @@ from dualpath.transport.handshake import Refusal
 
 
 def test_agents_get_answers_in_which_each_byte_counts(start_own_cluster: StartCluster) -> None:
-    cluster = start_own_cluster(tls=True, read_path="split", decode=2)
+    cluster = start_own_cluster(tls=True, read_path="halves", decode=2)
     spec = spec_of(cluster)
 
     async def talk() -> list[list[Reply]]:

@@ -24,8 +24,8 @@ CHUNK = 200
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"read_path": "prefill"},
     "decode": {"read_path": "decode"},
-    "split": {"read_path": "split"},
-    "split-not-layerwise": {"read_path": "split", "layerwise": False},
+    "split": {"read_path": "halves"},
+    "split-not-layerwise": {"read_path": "halves", "layerwise": False},
 }
 
 COMMON: dict[str, Any] = {"dtype": "float32", "done_grace_s": 60}

@@ -23,7 +23,7 @@ LENGTHS = (1, 63, 64, 65, 127, 128, 129, 17, 40, 90, 200, 256, 257, 300, 450, 70
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"read_path": "prefill"},
     "decode-not-layerwise": {"read_path": "decode", "layerwise": False},
-    "split-in-chunks": {"read_path": "split", "chunk_tokens": 150},
+    "split-in-chunks": {"read_path": "halves", "chunk_tokens": 150},
 }
 
 COMMON: dict[str, Any] = {

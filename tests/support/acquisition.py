@@ -17,7 +17,7 @@ from dualpath.memory.hbm import Budget, HbmLedger
 from dualpath.memory.slots import SlotPool
 from dualpath.policy.api import EngineId, EngineView, PlacementPolicy, QueuedRequest, Waiting
 from dualpath.policy.batching import TokenBudget
-from dualpath.policy.placement import LeastTokens
+from dualpath.policy.registry import placement_policy
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Cluster:
             for slots, reserved, hbm in shape.decode
         ]
         self._batching = TokenBudget(shape.chunk_tokens)
-        self._place_prefill: PlacementPolicy = LeastTokens()
-        self._place_decode: PlacementPolicy = LeastTokens()
+        self._place_prefill: PlacementPolicy = placement_policy("adaptive", "prefill")
+        self._place_decode: PlacementPolicy = placement_policy("adaptive", "decode")
         self._queue: list[_Attempt] = []
         self._live: dict[int, _Attempt] = {}
         self._number = 0
@@ -125,6 +125,10 @@ class Cluster:
         attempt = _Attempt(self._number, demand)
         self._live[attempt.number] = attempt
         self._queue.append(attempt)
+        needed = demand.prompt + 1
+        self._place_decode.add(
+            QueuedRequest(str(attempt.number), demand.prompt, 0, needed, arrival=attempt.number)
+        )
         self._settle()
         return attempt.number
 
@@ -205,28 +209,27 @@ class Cluster:
         return self._live[ticket]
 
     def _promise_decode_hbm(self) -> None:
-        queue = [
-            QueuedRequest(str(a.number), a.demand.prompt, 0, a.demand.prompt + 1)
-            for a in self._queue
-        ]
-        views = [
-            EngineView(EngineId("de", i), *self._load_of(decode=i), 0, de.hbm.free_tokens)
-            for i, de in enumerate(self.decode)
-        ]
-        for placement in self._place_decode.place(queue, views):
-            attempt = self._queue.pop(0)
+        for i, de in enumerate(self.decode):
+            engine, name = EngineId(f"de{i}", i), f"de{i}"
+            free = de.hbm.free_tokens
+            view = EngineView(engine, *self._load_of(decode=i), 0, free, de.hbm.capacity_tokens)
+            self._place_decode.update(name, [view])
+        for placement in self._place_decode.place():
+            attempt = self._live[int(placement.request_id)]
+            self._queue.remove(attempt)
             attempt.decode = placement.engine.number
             de = self.decode[attempt.decode]
             de.hbm.promise(attempt.number, attempt.demand.prompt + 1)
             self._ask(de.slots, attempt, -(-attempt.demand.prompt // self._shape.block_tokens))
 
     def _choose_prefill(self, attempt: _Attempt) -> None:
-        views = [
-            EngineView(EngineId("pe", i), *self._load_of(prefill=i), 0)
-            for i in range(len(self.prefill))
-        ]
-        request = QueuedRequest(str(attempt.number), attempt.demand.prompt, 0, 0)
-        [placement] = self._place_prefill.place([request], views)
+        for i in range(len(self.prefill)):
+            view = EngineView(EngineId(f"pe{i}", i), *self._load_of(prefill=i), 0)
+            self._place_prefill.update(f"pe{i}", [view])
+        self._place_prefill.add(
+            QueuedRequest(str(attempt.number), attempt.demand.prompt, 0, arrival=attempt.number)
+        )
+        [placement] = self._place_prefill.place()
         attempt.prefill = placement.engine.number
         attempt.to(Phase.PAIRED)
         if attempt.demand.share:
@@ -366,6 +369,7 @@ class Cluster:
         attempt.to(phase)
         if attempt in self._queue:
             self._queue.remove(attempt)
+            self._place_decode.discard(str(attempt.number))
         if attempt.decode >= 0:
             de = self.decode[attempt.decode]
             de.slots.cancel(attempt.number)

@@ -227,7 +227,7 @@ class Served:
                 assert sides == (blocks, 0)
             case "decode":
                 assert sides == (0, blocks)
-            case "split":
+            case "halves":
                 assert sides in {(blocks // 2, blocks - blocks // 2)} | {
                     (blocks - blocks // 2, blocks // 2)
                 }

@@ -41,7 +41,7 @@ class Book:
         self._block_tokens = block_tokens
         self._current: dict[str, AttemptRecord] = {}
         self._ended: _Memory[Attempt, Phase] = _Memory()
-        self._arrivals: _Memory[str, int] = _Memory()
+        self._arrivals: _Memory[str, tuple[int, float]] = _Memory()
         self._arrived = 0
         self._deadlines: list[tuple[float, str, int]] = []
 
@@ -68,26 +68,28 @@ class Book:
         known = (submit.hit_blocks_estimate, len(submit.keys) // KEY_BYTES, (prompt - 1) // block)
         hits = max(min(known), 0)
         needed = (-(-prompt // block) + 1) * block
+        arrival, arrived_s = self._arrival(submit.attempt.request_id, now)
         record = AttemptRecord(
             submit=submit,
-            arrival=self._arrival(submit.attempt.request_id),
+            arrival=arrival,
             gateway_incarnation=gateway_incarnation,
             new_tokens=prompt - hits * block,
             needed_tokens=min(needed, hbm_tokens) if hbm_tokens else needed,
             hit_blocks=hits,
             entered_at=now,
             deadline_at=now + max(submit.deadline_s, 0.0),
+            arrived_s=arrived_s,
         )
         attempt = record.attempt
         self.records[attempt] = self._current[attempt.request_id] = record
         heapq.heappush(self._deadlines, (record.deadline_at, attempt.request_id, attempt.number))
         return record
 
-    def _arrival(self, request_id: str) -> int:
+    def _arrival(self, request_id: str, now: float) -> tuple[int, float]:
         arrival = self._arrivals.get(request_id)
         if arrival is None:
             self._arrived += 1
-            arrival = self._arrived
+            arrival = self._arrived, now
         self._arrivals[request_id] = arrival
         return arrival
 

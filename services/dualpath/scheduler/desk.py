@@ -107,7 +107,7 @@ class Desk:
     def dismiss(self, engine: EngineId | None, attempt: Attempt) -> NodeRecord | None:
         """End an attempt's duty at a node; returns the node if it was still in charge of it."""
         node = self.members.nodes.get(engine.node_id) if engine is not None else None
-        if node is None or node.duties.pop(attempt, None) is None:
+        if node is None or not node.take_back(attempt):
             return None
         return node
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dualpath.policy.api import EngineId, EngineView
+from dualpath.policy.api import UNLIMITED, EngineId, EngineView
 from dualpath.scheduler.actions import Peer
 from dualpath.wire.control import Fetch, NodeView, RegisterNode
 from dualpath.wire.types import Address, Attempt, EngineLoad, NodeStatus, Role
 
 UNHELD_S = 2.0
 """A node that does not hold what it was given, for so long, has lost it."""
+
+_ALWAYS = 2
+"""Attempts that a PE has whatever its load."""
 
 STRANGER_S = 1.0
 """A node that holds what it should not, for so long, is told to free it; again after the same time."""
@@ -53,6 +56,12 @@ class NodeRecord:
         self.last_seen = now
         self.duties: dict[Attempt, Duty] = {}
         self.fetch: Fetch | None = None
+        self.version = 0
+        """Changes with what `views` shows."""
+        self.alpha_tokens: int | None = None
+        self.beta_tokens: int | None = None
+        self.snic_tokens_per_s: float | None = None
+        """What the node says of its speed (paper §5: α, β); None where it does not."""
         self._loads: dict[int, EngineLoad] = {}
         self._strangers: dict[Attempt, float] = {}
 
@@ -71,12 +80,28 @@ class NodeRecord:
     def address(self, engine: int) -> Address:
         return self.info.engines[engine].address
 
+    def give(self, attempt: Attempt, duty: Duty) -> None:
+        """An attempt is the node's to serve."""
+        self.duties[attempt] = duty
+        self.version += 1
+
+    def give_read(self, attempt: Attempt, tokens: int) -> None:
+        """So many tokens of an attempt that it has are the node's to read."""
+        self.duties[attempt].read_tokens = tokens
+        self.version += 1
+
+    def take_back(self, attempt: Attempt) -> bool:
+        """An attempt is the node's no longer; returns whether it was."""
+        self.version += 1
+        return self.duties.pop(attempt, None) is not None
+
     def take_fetch(self, fetch: Fetch, now: float) -> HeldDiff:
         """Believe a fetch, unless a newer one was there; compare what it holds with what it should."""
         self.last_seen = now
         if self.fetch is not None and fetch.number <= self.fetch.number:
             return HeldDiff()
         self.fetch = fetch
+        self.version += 1
         self._loads = {load.index: load for load in fetch.engines}
         held = set(fetch.held)
         return HeldDiff(
@@ -101,34 +126,55 @@ class NodeRecord:
         self._strangers = seen | dict.fromkeys(due, now)
         return due
 
-    def views(self) -> Iterator[EngineView]:
-        """Its engines, once a first fetch has opened them."""
+    def views(self, beta: int = UNLIMITED) -> Iterator[EngineView]:
+        """Its engines, once a first fetch has opened them. `beta` is that of a PE whose node does not say its own.
+
+        A PE always has two attempts: one loads while one computes. With more, it gets nothing while its node has
+        more to read into its PE buffer than fits.
+        """
         if self.fetch is None:
             return
-        read_q = self.read_q
+        read_q, is_prefill = self.read_q, self.role == "prefill"
+        of_engine: dict[int, list[Duty]] = {engine.index: [] for engine in self.info.engines}
+        for duty in self.duties.values():
+            of_engine[duty.engine].append(duty)
+        reading = sum(duty.read_tokens for duty in self.duties.values())
+        full = is_prefill and reading > self.info.buffer_slots * self.info.block_tokens
         for engine in self.info.engines:
+            duties = of_engine[engine.index]
             load = self._loads.get(engine.index) or EngineLoad(
                 engine.index, seq=0, tok=0, hbm_free_tokens=engine.hbm_tokens
             )
-            since = [d for d in self.duties.values() if d.engine == engine.index and not d.shown]
-            yield EngineView(
-                EngineId(self.name, engine.index),
-                seq=load.seq + len(since),
-                tok=load.tok + sum(duty.tokens for duty in since),
-                read_q=read_q,
-                hbm_free=load.hbm_free_tokens - sum(duty.needed_tokens for duty in since),
-            )
+            since = [duty for duty in duties if not duty.shown]
+            tok = load.tok + sum(duty.tokens for duty in since)
+            if is_prefill:
+                # A PE's HBM is not promised here: it takes the ring of a request when it forms the batch.
+                yield EngineView(
+                    EngineId(self.name, engine.index),
+                    seq=len(duties),
+                    tok=tok,
+                    read_q=read_q,
+                    compute_tok=sum(duty.new_tokens for duty in duties),
+                    alpha=UNLIMITED if self.alpha_tokens is None else self.alpha_tokens,
+                    beta=beta if self.beta_tokens is None else self.beta_tokens,
+                    always=_ALWAYS,
+                    open=not full or len(duties) < _ALWAYS,
+                )
+            else:
+                yield EngineView(
+                    EngineId(self.name, engine.index),
+                    seq=load.seq + len(since),
+                    tok=tok,
+                    read_q=read_q,
+                    hbm_free=load.hbm_free_tokens - sum(duty.needed_tokens for duty in since),
+                    hbm_total=engine.hbm_tokens,
+                )
 
     @property
     def read_q(self) -> int:
         """Tokens that wait to be read from storage by this node."""
         reported = self.fetch.read_q_tokens if self.fetch else 0
         return reported + sum(d.read_tokens for d in self.duties.values() if not d.read_shown)
-
-    def unfinished(self, engine: int) -> tuple[int, int]:
-        """Attempts at an engine, and the tokens that it has to compute for them."""
-        duties = [duty for duty in self.duties.values() if duty.engine == engine]
-        return len(duties), sum(duty.new_tokens for duty in duties)
 
     def view(self, now: float) -> NodeView:
         fetch = self.fetch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort_right
 from dataclasses import dataclass, field
 
 from dualpath.blocks import Phase, advance
@@ -27,8 +26,8 @@ WAIT_DECODE, WAIT_SLOTS, WAIT_PREFILL = "decode", "slots", "prefill"
 
 @dataclass(eq=False)
 class AttemptRecord:
-    """`arrival` orders requests by their first attempt; `gateway_incarnation` is the life of the gateway that
-    submitted it, `waiting_for` is empty once it is paired."""
+    """`arrival` orders requests by their first attempt, which came at `arrived_s`; `gateway_incarnation` is the life
+    of the gateway that submitted it, `waiting_for` is empty once it is paired."""
 
     submit: Submit
     arrival: int
@@ -38,6 +37,7 @@ class AttemptRecord:
     hit_blocks: int
     entered_at: float
     deadline_at: float
+    arrived_s: float = 0.0
     phase: Phase = Phase.QUEUED
     since: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
@@ -59,9 +59,15 @@ class AttemptRecord:
         return self.submit.attempt
 
     def queued(self) -> QueuedRequest:
-        """As placement policies see it; its name there is the attempt's."""
+        """As policies see it while it waits for a DE; its name there is the attempt's."""
         return QueuedRequest(
-            str(self.attempt), self.submit.prompt_tokens, self.new_tokens, self.needed_tokens
+            str(self.attempt),
+            self.submit.prompt_tokens,
+            self.new_tokens,
+            self.needed_tokens,
+            self.submit.priority,
+            self.arrival,
+            self.arrived_s,
         )
 
     def wait_for(self, what: str, now: float) -> None:
@@ -98,42 +104,3 @@ class AttemptRecord:
             self._stop_waiting(now)
         self.phases_s[self.phase.value] = now - self.since
         self.phase, self.since = target, now
-
-
-class ArrivalQueue:
-    """Attempts by priority, then by the arrival of their request: a later attempt takes the place of the
-    earlier one.
-
-    For requests of one priority that are tried once this is FIFO.
-    """
-
-    def __init__(self) -> None:
-        self._records: list[AttemptRecord] = []
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def add(self, record: AttemptRecord) -> None:
-        insort_right(self._records, record, key=_place)
-
-    def head(self, count: int) -> list[AttemptRecord]:
-        return self._records[:count]
-
-    def drop_head(self, count: int) -> None:
-        del self._records[:count]
-
-    def discard(self, record: AttemptRecord) -> None:
-        at = bisect_left(self._records, _place(record), key=_place)
-        while at < len(self._records) and _place(self._records[at]) == _place(record):
-            if self._records[at] is record:
-                del self._records[at]
-                return
-            at += 1
-
-    @property
-    def tokens(self) -> int:
-        return sum(record.submit.prompt_tokens for record in self._records)
-
-
-def _place(record: AttemptRecord) -> tuple[int, int]:
-    return record.submit.priority, record.arrival

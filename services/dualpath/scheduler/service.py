@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dualpath.blocks import Phase
 from dualpath.bus import Bus
-from dualpath.policy.registry import placement_policy, read_path_policy
+from dualpath.policy.registry import ordering_policy, placement_policy, read_path_policy
 from dualpath.scheduler.actions import Action, Ended, Forget, Note, Send
 from dualpath.scheduler.core import SchedulerCore
 from dualpath.scheduler.desk import Rules
@@ -45,17 +45,20 @@ class SchedulerService:
         self._bus = bus
         self.metrics = metrics or Metrics("scheduler", "scheduler")
         self.metrics.watch(self.own_status)
+        # Until nodes say how fast they are, β is what an engine computes in 5 s (paper §5).
+        beta = 4 * settings.chunk_tokens
+        ordering = ordering_policy(settings.ordering, beta / 5)
         self.core = SchedulerCore(
             Rules(
                 block_tokens=settings.block_tokens,
-                prefill_tokens=4 * settings.chunk_tokens,
+                prefill_tokens=beta,
                 max_queued=settings.max_queued,
                 node_lost_s=settings.node_lost_s,
             ),
             secrets.token_hex(8),
-            decode_policy=placement_policy(settings.use_placement),
-            prefill_policy=placement_policy(settings.use_placement),
-            read_path=read_path_policy(settings.use_read_path),
+            decode_policy=placement_policy(settings.use_placement, "decode", ordering),
+            prefill_policy=placement_policy(settings.use_placement, "prefill", ordering),
+            read_path=read_path_policy(settings.use_read_path, settings.block_tokens),
             fingerprint=fingerprint,
             now=time.monotonic(),
         )
@@ -195,10 +198,7 @@ class SchedulerService:
         pairing, metrics = self.core.pairing, self.metrics
         queues = {
             "decode": (len(pairing.decode_queue), pairing.decode_queue.tokens),
-            "prefill": (
-                len(pairing.prefill_queue),
-                sum(record.submit.prompt_tokens for record in pairing.prefill_queue.values()),
-            ),
+            "prefill": (len(pairing.prefill_queue), pairing.prefill_queue.tokens),
         }
         for queue, (requests, tokens) in queues.items():
             metrics.queue_requests.labels(queue=queue).set(requests)

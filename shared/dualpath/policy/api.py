@@ -1,14 +1,20 @@
 """Policies behind interfaces, found by name in `dualpath.policy.registry` (paper §5).
 
-Engines are named by (node id, number). A policy sees numbers only; it neither waits nor sends.
+Engines are named by (node id, number); a node's engines are a group. A policy sees numbers only; it neither waits nor
+sends. What it sees and says are structs that a log can keep and a test can play again.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
+
+UNLIMITED = sys.maxsize
 
 
 class EngineId(NamedTuple):
@@ -16,43 +22,133 @@ class EngineId(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class QueuedRequest:
+class QueuedRequest(msgspec.Struct, frozen=True):
     """`tokens`: its prompt; `new_tokens`: what is to be computed of it; `needed_tokens`: HBM that decoding it
-    needs at least."""
+    needs at least.
+
+    Lower `priority` goes first; `arrival` counts requests, `arrived_s` is when it came, by any clock that all
+    requests of a queue share: an `Ordering` makes the queue's order of them.
+    """
 
     request_id: str
     tokens: int
     new_tokens: int
-    needed_tokens: int
+    needed_tokens: int = 0
+    priority: int = 0
+    arrival: int = 0
+    arrived_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class EngineView:
-    """An engine whose fetch is open. `read_q` is its node's, in tokens; `hbm_free` counts promises as taken."""
+class EngineView(msgspec.Struct, frozen=True):
+    """An engine as its node's last fetch shows it, with what it was given since.
+
+    `seq` requests are unfinished, of `tok` tokens in total, of which `compute_tok` are to be computed yet (None:
+    all). `read_q` is its node's, in tokens. `hbm_free` of `hbm_total` tokens counts promises as taken; a total of 0
+    is not known. `alpha` and `beta` are §5's α and β for this engine; β is a time of computing, so it is compared
+    with `compute_tok`. With fewer than `always` requests an engine is not overloaded, whatever their length (0 is the
+    paper's rule). One that is not `open` gets nothing. `given` orders engines by when they last got something.
+    """
 
     engine: EngineId
     seq: int
     tok: int
     read_q: int
     hbm_free: int = 0
+    hbm_total: int = 0
+    compute_tok: int | None = None
+    alpha: int = UNLIMITED
+    beta: int = UNLIMITED
+    always: int = 0
+    open: bool = True
+    given: int = 0
+
+    def plus(self, request: QueuedRequest, given: int) -> EngineView:
+        """The same engine once `request` was given to it."""
+        compute = self.compute_tok
+        return EngineView(
+            self.engine,
+            self.seq + 1,
+            self.tok + request.tokens,
+            self.read_q,
+            self.hbm_free - request.needed_tokens,
+            self.hbm_total,
+            None if compute is None else compute + request.new_tokens,
+            self.alpha,
+            self.beta,
+            self.always,
+            self.open,
+            given,
+        )
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
+    """`rule` says in words why this engine: for logs, metrics and tables. `threshold` is the Z of that moment, where
+    there is one."""
+
     request_id: str
     engine: EngineId
+    rule: str
+    threshold: float = 0.0
+
+
+class Ordering(ABC):
+    """Who stands where in a queue."""
+
+    @abstractmethod
+    def key(self, request: QueuedRequest) -> tuple[float, ...]:
+        """Least is first. A function of the request alone, so that nobody's place is to be computed anew."""
 
 
 class PlacementPolicy(ABC):
-    """Gives queued requests to engines. Stateful only where its rule is (round robin)."""
+    """A queue, and the rule by which engines get what is in it. Times of a call do not grow with the queue."""
 
     @abstractmethod
-    def place(
-        self, queue: Sequence[QueuedRequest], engines: Sequence[EngineView]
-    ) -> list[Placement]:
-        """FIFO from the head of `queue`; what finds no engine stays queued, and blocks what is behind it.
-        Loads of what is placed in one call count in the same call."""
+    def add(self, request: QueuedRequest) -> None:
+        """A request waits. Raises ValueError where its id waits already."""
+
+    @abstractmethod
+    def discard(self, request_id: str) -> None:
+        """It waits no longer, if it did."""
+
+    @abstractmethod
+    def update(self, node_id: str, engines: Sequence[EngineView]) -> None:
+        """A group's fetch: all engines of the node, as they are now. `given` is the policy's own."""
+
+    @abstractmethod
+    def remove(self, node_id: str) -> None:
+        """The node is gone, or takes nothing more."""
+
+    @abstractmethod
+    def place_one(self) -> Placement | None:
+        """Give away the next request, which leaves the queue, and count it at its engine at once. None: nothing
+        can be placed until something changes."""
+
+    def place(self) -> list[Placement]:
+        """All that can be placed now."""
+        placed = []
+        while (placement := self.place_one()) is not None:
+            placed.append(placement)
+        return placed
+
+    @abstractmethod
+    def views(self, node_id: str) -> list[EngineView]:
+        """A node's engines as the policy counts them at this moment; none of a node that it does not know."""
+
+    @abstractmethod
+    def waiting(self) -> list[str]:
+        """Request ids in the order of the queue. For people and tests: takes time that grows with the queue."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Requests that wait."""
+
+
+class ReadSide(msgspec.Struct, frozen=True):
+    """A node that could read: its read queue in tokens, and what its SNIC reads in a second. Only the ratio of two
+    sides' rates matters."""
+
+    read_q: int
+    tokens_per_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,8 +169,8 @@ class ReadSplit:
 
 class ReadPathPolicy(ABC):
     @abstractmethod
-    def choose(self, hit_blocks: int, prefill_read_q: int, decode_read_q: int) -> ReadSplit:
-        """Queues are in tokens, of the PE's and of the DE's node."""
+    def choose(self, hit_blocks: int, prefill: ReadSide, decode: ReadSide) -> ReadSplit:
+        """Who reads which of a request's hits, of the PE's and the DE's node."""
 
 
 @dataclass(frozen=True)

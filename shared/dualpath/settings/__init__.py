@@ -2,7 +2,13 @@
 
 from dualpath.settings.loading import CONFIG_VARIABLE, dump_settings, load_settings
 from dualpath.settings.places import default_home, shell_path, short_path
-from dualpath.settings.settings import ENV_PREFIX, Mode, ReadPathChoice, Settings
+from dualpath.settings.settings import (
+    ENV_PREFIX,
+    Mode,
+    PlacementChoice,
+    ReadPathChoice,
+    Settings,
+)
 from dualpath.settings.synthetic import SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
 
@@ -10,6 +16,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "ENV_PREFIX",
     "Mode",
+    "PlacementChoice",
     "ReadPathChoice",
     "Settings",
     "SyntheticProfile",

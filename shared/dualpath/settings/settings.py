@@ -21,7 +21,8 @@ from dualpath.settings.units import parse_bytes, parse_rate
 from dualpath.settings.vl import VlArbitration
 
 Mode = Literal["basic", "pe-only", "dualpath", "oracle"]
-ReadPathChoice = Literal["adaptive", "prefill", "decode", "split", "round-robin"]
+ReadPathChoice = Literal["split", "adaptive", "prefill", "decode", "halves", "round-robin"]
+PlacementChoice = Literal["adaptive", "least-tokens", "round-robin", "random"]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Rate = Annotated[int, BeforeValidator(parse_rate), Field(gt=0)]
 
@@ -85,8 +86,12 @@ class Settings(BaseSettings):
     layerwise: bool | None = Field(
         None, description="Hold one layer's KV on the PE, not all layers'"
     )
-    placement: Literal["least-tokens", "round-robin"] | None = Field(
-        None, description="How requests are given to engines"
+    placement: PlacementChoice | None = Field(
+        None, description="How requests are given to engines (docs/policies.md)"
+    )
+    ordering: Literal["fifo", "short-first"] = Field(
+        "fifo",
+        description="Who waits in front: who came first, or, within bounds, who has less to compute",
     )
     ring_layers: int = Field(3, ge=2, le=16, description="Layers of a request on the PE at a time")
     chunk_tokens: int = Field(
@@ -302,7 +307,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 "mode basic has no layerwise prefill; use mode pe-only, or leave it out"
             )
-        if self.mode == "basic" and self.placement == "least-tokens":
+        if self.mode == "basic" and self.placement in ("adaptive", "least-tokens"):
             raise ValueError(
                 "mode basic places round robin; use mode pe-only, or leave placement out"
             )
@@ -354,10 +359,10 @@ class Settings(BaseSettings):
         return "prefill" if self.mode in ("basic", "pe-only") else "adaptive"
 
     @property
-    def use_placement(self) -> str:
+    def use_placement(self) -> PlacementChoice:
         if self.placement is not None:
             return self.placement
-        return "round-robin" if self.mode == "basic" else "least-tokens"
+        return "round-robin" if self.mode == "basic" else "adaptive"
 
     @property
     def nic_bandwidths(self) -> tuple[int | None, int | None]:

@@ -105,7 +105,7 @@ class World:
 
     def __init__(
         self,
-        placement: str = "least-tokens",
+        placement: str = "adaptive",
         path: str = "adaptive",
         *,
         prefill_tokens: int = 256,
@@ -121,9 +121,9 @@ class World:
                 grace_s=5.0,
             ),
             "scheduler-1",
-            decode_policy=placement_policy(placement),
-            prefill_policy=placement_policy(placement),
-            read_path=read_path_policy(path),
+            decode_policy=placement_policy(placement, "decode"),
+            prefill_policy=placement_policy(placement, "prefill"),
+            read_path=read_path_policy(path, BLOCK),
             fingerprint=None,
             now=self.now,
         )
@@ -285,8 +285,8 @@ class World:
                 assert attempt in core.book.records, "a duty of an attempt that is over"
                 duties[attempt] += 1
                 assert 0 <= duty.engine < len(node.info.engines)
-        queued = {r.attempt for r in core.pairing.decode_queue.head(10_000)}
-        paired = {r.attempt for r in core.pairing.prefill_queue.values()}
+        queued = {r.attempt for r in core.pairing.decode_queue}
+        paired = {r.attempt for r in core.pairing.prefill_queue}
         assert not queued & paired
         phases = [record.phase for record in core.book.records.values()]
         assert len(core.pairing) == phases.count(Phase.QUEUED)

@@ -84,7 +84,7 @@ def test_a_request_goes_de_slots_pe_and_every_phase() -> None:
 
 def test_assignments_carry_what_both_nodes_need() -> None:
     world, _, de = small()
-    world.core.pairing._read_path = World(path="split").core.pairing._read_path
+    world.core.pairing._read_path = World(path="halves").core.pairing._read_path
     world.submit("r", 100, hits=5, deadline_s=50)
     world.settle()
     world.now += 3
@@ -198,7 +198,7 @@ def test_in_both_queues_lower_priorities_go_first_and_equals_in_order() -> None:
         world.slots_ready(de, a(name))
     world.settle()
     paired = [s.attempt for s in world.sent if isinstance(s.message, control.AssignPrefill)]
-    queue = [record.attempt for record in world.core.pairing.prefill_queue.values()]
+    queue = [record.attempt for record in world.core.pairing.prefill_queue]
     # Two are paired at once, whoever they are; the others wait in order.
     assert paired == [a("late"), a("r2")]
     assert queue == [a("first"), a("r1")]
@@ -213,7 +213,7 @@ def test_a_retried_request_takes_its_old_place() -> None:
     de.free(a("old"))
     world.tell(control.AttemptLost(a("old"), de.name, "preempted", "out of HBM", True))
     world.submit("old", 910, number=2)
-    queue = [record.attempt for record in world.core.pairing.decode_queue.head(9)]
+    queue = [record.attempt for record in world.core.pairing.decode_queue]
     placed = [s.attempt for s in world.sent if isinstance(s.message, control.AssignDecode)]
     order = [*placed, *queue]
     assert order.index(a("old", 2)) < order.index(a("newer"))
