@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from dualpath.cli.main_bench import bench
+from dualpath.cli.main_replay import replay
 from dualpath.cli.main_store import store
+from dualpath.cli.main_trace import trace
 from dualpath.cli.options import (
     ApiKey,
     AsJson,
@@ -41,6 +43,8 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 app.add_typer(store, name="store")
+app.add_typer(trace, name="trace")
+app.command("replay")(replay)
 
 
 @app.callback()
@@ -57,6 +61,8 @@ def root() -> None:
     dualpath chat                                  talk to it
     dualpath demo                                  an agent whose KV-Cache is read on both sides
     dualpath bench isolation                       what virtual lanes do for model execution
+    dualpath trace make -o 64k.jsonl               agents like the paper's, to replay
+    dualpath replay --trace 64k.jsonl              replay them against any server, and measure
     dualpath store stat                            what KV-Cache the shards keep on disk
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from

@@ -14,7 +14,20 @@ from dualpath.cli.main import app
 HEAVY = (
     "torch", "transformers", "nats", "fastapi", "uvicorn", "pydantic", "tokenizers", "numpy", "httpx",
 )  # fmt: skip
-ALL = ("up", "status", "top", "down", "doctor", "chat", "demo", "serve", "store", "bench")
+ALL = (
+    "up",
+    "status",
+    "top",
+    "down",
+    "doctor",
+    "chat",
+    "demo",
+    "serve",
+    "store",
+    "bench",
+    "trace",
+    "replay",
+)
 
 
 def dualpath(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ from dualpath.loadgen.traces.loading import load_trace
 from dualpath.loadgen.traces.model import Message, Trace, Trajectory, Turn
 from dualpath.loadgen.traces.native import save_trace
 from dualpath.loadgen.traces.stats import TraceStats, describe
-from dualpath.loadgen.traces.table import TABLE_2, TableRow, make_trace
+from dualpath.loadgen.traces.table import TABLE_2, TableRow, make_trace, row_of
 
 __all__ = [
     "TABLE_2",
@@ -19,5 +19,6 @@ __all__ = [
     "describe",
     "load_trace",
     "make_trace",
+    "row_of",
     "save_trace",
 ]

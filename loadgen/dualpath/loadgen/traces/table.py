@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import mul
@@ -89,13 +90,26 @@ def make_trace(
         Trajectory(f"{max_len}-{number}", _turns(shape, random.Random(f"{seed}/{number}")), number)
         for number, shape in enumerate(shapes)
     )
-    scale = "" if lengths == turns == 1 else f", lengths × {lengths:g}, turns × {turns:g}"
+    scale = "" if lengths == turns == 1 else f", lengths × {lengths!r}, turns × {turns!r}"
     return Trace(
         f"{max_len} of Table 2{scale}",
         made,
         source=f"made: Wu et al., arXiv 2602.21548, Table 2, MaxLen {max_len}{scale}, seed {seed}",
         seed=seed,
     )
+
+
+_SOURCE = re.compile(
+    r"^made: .*MaxLen (\d+K)(?:, lengths × ([\d.e+-]+), turns × ([\d.e+-]+))?, seed"
+)
+
+
+def row_of(trace: Trace) -> TableRow | None:
+    """The (scaled) row of Table 2 that a trace was made after; None of other traces."""
+    found = _SOURCE.match(trace.source)
+    if found is None or found[1] not in TABLE_2:
+        return None
+    return TABLE_2[found[1]].scaled(float(found[2] or 1), float(found[3] or 1))
 
 
 @dataclass(frozen=True)
@@ -142,12 +156,12 @@ def _numbers(row: TableRow, totals: Sequence[float], normals: Sequence[float]) -
                 for z, t in zip(normals, totals, strict=True)
             ]
 
-        return counts(_solve(lambda x: fmean(counts(x)), row.turns))
+        return counts(_solve(lambda x: fmean(counts(x)), row.turns, steps=30))
 
     def per_turn(spread: float) -> float:
         return fmean(t / n for t, n in zip(totals, drawn(spread), strict=True))
 
-    return drawn(_solve(per_turn, row.append + row.generate, 0.0, 2.0))
+    return drawn(_solve(per_turn, row.append + row.generate, 0.0, 2.0, 20))
 
 
 def _shares(normals: Sequence[float], mean: float, of: Sequence[float]) -> list[float]:
@@ -200,10 +214,14 @@ def _logistic(x: float) -> float:
 
 
 def _solve(
-    of: Callable[[float], float], wanted: float, low: float = -20.0, high: float = 20.0
+    of: Callable[[float], float],
+    wanted: float,
+    low: float = -20.0,
+    high: float = 20.0,
+    steps: int = 40,
 ) -> float:
     """Where the increasing `of` has the wanted value, by bisection; else the nearer end."""
-    for _ in range(60):
+    for _ in range(steps):
         middle = (low + high) / 2
         if of(middle) < wanted:
             low = middle
