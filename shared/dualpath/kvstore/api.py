@@ -76,5 +76,9 @@ class BlockStore(ABC):
     @abstractmethod
     async def stat(self) -> StoreStat: ...
 
+    def events(self) -> dict[str, int]:
+        """What happened beside the calls, counted by name; for the metrics."""
+        return {}
+
     @abstractmethod
     async def close(self) -> None: ...

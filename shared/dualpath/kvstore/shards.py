@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from dualpath.blocks.keys import pack_keys
 from dualpath.kvstore.api import BlockStore, PrefixMatch, ReadStatus, StoreStat, WriteStatus
 from dualpath.kvstore.placement import Placement
+from dualpath.kvstore.repair import Repairs
 from dualpath.kvstore.shard import ShardLink, ShardUnavailable, note
 from dualpath.kvstore.shard_reads import ShardReads
 from dualpath.kvstore.shard_writes import ShardWrites
@@ -89,6 +90,7 @@ class ShardStore(BlockStore):
         self._threads = Threads(2, "checksums")
         self._reads = ShardReads(endpoint, self.namespace, self._threads)
         self._writes = ShardWrites(endpoint, self.namespace, self._threads)
+        self._repairs = Repairs(self._writes, self._tasks, self.counters)
         self._match_deadline_s = match_deadline_s
 
     @property
@@ -123,6 +125,7 @@ class ShardStore(BlockStore):
     async def match(self, keys: Sequence[bytes], *, lease_s: float = 0.0) -> PrefixMatch:
         present = bytearray(len(keys))
         leases: list[tuple[ShardLink, int]] = []
+        answers: list[tuple[ShardLink, list[int], bytes]] = []
 
         async def ask(link: ShardLink, indices: list[int]) -> None:
             done = await self._match(link, [keys[index] for index in indices], lease_s)
@@ -130,6 +133,7 @@ class ShardStore(BlockStore):
                 return
             if done.lease:
                 leases.append((link, done.lease))
+            answers.append((link, indices, done.present))
             for index, there in zip(indices, done.present, strict=True):
                 present[index] |= there
 
@@ -138,10 +142,29 @@ class ShardStore(BlockStore):
         except asyncio.CancelledError:
             self._end_leases(leases)
             raise
+        if self._replicas > 1:
+            self._compare(keys, present, answers)
         blocks = present.find(0)
         return PrefixMatch(
             len(keys) if blocks < 0 else blocks, _Lease(tuple(leases)) if leases else None
         )
+
+    def _compare(
+        self,
+        keys: Sequence[bytes],
+        present: bytearray,
+        answers: Sequence[tuple[ShardLink, list[int], bytes]],
+    ) -> None:
+        """Remember which shards lack a copy of what another has."""
+        for link, indices, there in answers:
+            name = link.address.endpoint_id
+            found = [keys[i] for i, has in zip(indices, there, strict=True) if has]
+            self._repairs.told(name, found, there=True)
+            if len(found) < len(indices):
+                lacking = [
+                    keys[i] for i, has in zip(indices, there, strict=True) if not has and present[i]
+                ]
+                self._repairs.told(name, lacking, there=False)
 
     async def _match(
         self, link: ShardLink, keys: list[bytes], lease_s: float
@@ -180,7 +203,9 @@ class ShardStore(BlockStore):
     async def read(
         self, keys: Sequence[bytes], into: Sequence[memoryview], *, deadline_s: float
     ) -> list[ReadStatus]:
-        """Raises ValueError where a view is not of the block's size, or their number not that of the keys."""
+        """Raises ValueError where a view is not of the block's size, or their number not that of the keys.
+
+        A shard that turns out to lack a copy of what another gave, or has it damaged, gets it in the background."""
         into = self._checked(keys, into)
         statuses = [ReadStatus.ABSENT] * len(keys)
         holders = self._placement.holders(keys, self._replicas)
@@ -197,10 +222,12 @@ class ShardStore(BlockStore):
                 self._asked[name] -= len(indices)
             for index, status in zip(indices, got, strict=True):
                 statuses[index] = _worse(statuses[index], status)
+                if status in (ReadStatus.ABSENT, ReadStatus.CORRUPT):
+                    self._repairs.told(name, [keys[index]], there=False)
 
         pending, tried = list(range(len(keys))), [set[str]() for _ in keys]
         for attempt in range(self._replicas):
-            chosen = [self._shorter(holders[index], tried[index]) for index in pending]
+            chosen = [self._shorter(holders[index], tried[index], keys[index]) for index in pending]
             for index, name in zip(pending, chosen, strict=True):
                 tried[index].add(name)
             await _all(ask(link, indices) for link, indices in self._grouped(pending, chosen))
@@ -209,15 +236,38 @@ class ShardStore(BlockStore):
                 break
             if attempt + 1 < self._replicas:
                 self.counters["read_elsewhere"] += len(pending)
+        if self._replicas > 1:
+            self._repair(keys, into, statuses, holders)
         for status in statuses:
             self.counters[f"read_{status.name.lower()}"] += 1
         self.bytes_read += self.namespace.block_bytes * statuses.count(ReadStatus.FOUND)
         return statuses
 
-    def _shorter(self, holders: Sequence[str], tried: set[str]) -> str:
-        """Of the shards that keep a block, one that answers, with the shorter queue; the first choice where equal."""
+    def _shorter(self, holders: Sequence[str], tried: set[str], key: bytes) -> str:
+        """Of the shards that keep a block, one that answers and is not known to lack it, with the shorter queue; the
+        first choice where equal."""
         left = [name for name in holders if name not in tried]
-        return min(left, key=lambda name: (not self._links[name].up, self._asked[name]))
+        return min(
+            left,
+            key=lambda name: (
+                not self._links[name].up,
+                self._repairs.lacks(name, key),
+                self._asked[name],
+            ),
+        )
+
+    def _repair(
+        self,
+        keys: Sequence[bytes],
+        blocks: Sequence[memoryview],
+        statuses: Sequence[ReadStatus],
+        holders: Sequence[Sequence[str]],
+    ) -> None:
+        for index, (key, status) in enumerate(zip(keys, statuses, strict=True)):
+            if status is ReadStatus.FOUND:
+                for name in holders[index]:
+                    if self._repairs.lacks(name, key):
+                        self._repairs.write(self._links[name], key, blocks[index], index)
 
     # ── write ──────────────────────────────────────────────────────────────────────────────────────
     async def write(
@@ -254,13 +304,17 @@ class ShardStore(BlockStore):
                 outcome[key].add(status)
 
         await _all(put(link, indices) for link, indices in self._copies(unique, per_batch))
-        # One copy is enough: what a lost shard lacks it gets when the block is next written.
+        # One copy is enough: what a lost shard lacks it gets when the block is next read or written.
         best = {key: min(statuses) for key, statuses in outcome.items()}
         for status in best.values():
             self.counters[f"write_{status.name.lower()}"] += 1
         stored = list(best.values()).count(WriteStatus.STORED)
         self.bytes_written += self.namespace.block_bytes * stored
         return [best[key] for key in keys]
+
+    def events(self) -> dict[str, int]:
+        names = ("read_elsewhere", "copies_repaired", "copies_not_repaired")
+        return {name: self.counters[name] for name in names} if self._replicas > 1 else {}
 
     # ── the rest ───────────────────────────────────────────────────────────────────────────────────
     async def stat(self) -> StoreStat:

@@ -323,7 +323,7 @@ class Node(ABC):
             pools=tuple(self.pools()),
             nics=tuple(use for nic in (self.snic, *self.cnics) for use in nic.uses()),
             read_q_tokens=self.reader.queue_tokens,
-            counters={**self.counters(), **self.arena.hot_counters()},
+            counters={**self.counters(), **self.arena.hot_counters(), **self.store.events()},
         )
 
 

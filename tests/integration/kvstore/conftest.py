@@ -59,6 +59,7 @@ class Cluster:
         name: str = "node",
         rate: float | None = None,
         shards: list[Address] | None = None,
+        replicas: int = 1,
     ) -> ShardStore:
         """A client of `shards`, or of all. `rate` paces its NIC."""
         snic = await self.peer(name, rate=rate)
@@ -66,7 +67,9 @@ class Cluster:
             Address(shard.shard_id, "", shard.address.host, shard.address.port)
             for shard in self.shards
         ]
-        store = ShardStore(snic, addresses, fingerprint="model", block_bytes=block_bytes)
+        store = ShardStore(
+            snic, addresses, fingerprint="model", block_bytes=block_bytes, replicas=replicas
+        )
         await snic.start(store.on_message)
         self.stack.push_async_callback(store.close)
         return store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -73,7 +74,9 @@ async def test_every_block_is_on_two_shards_and_one_may_be_gone(
     assert len(shards[0].blocks()) > before
 
 
-async def test_a_damaged_copy_is_read_from_the_other_shard_and_put_aside(lab: Any) -> None:
+async def test_a_damaged_copy_is_read_from_the_other_shard_put_aside_and_written_again(
+    lab: Any, eventually: Eventually
+) -> None:
     shards = [await lab.shard(f"storage-{number}") for number in range(2)]
     store = await lab.store(*shards, replicas=2)
     await write(store, *range(10))
@@ -82,8 +85,43 @@ async def test_a_damaged_copy_is_read_from_the_other_shard_and_put_aside(lab: An
     flip(*shard.blocks()[keys(3)[0]])
     assert await read(store, *range(10)) == [FOUND] * 10
     assert store.counters["read_elsewhere"] == 1
-    assert WriteStatus.STORED in await write(store, 3)
+    await eventually(lambda: store.counters["copies_repaired"] == 1)
     assert "corrupt block is put aside" in shard.errors
+    assert await write(store, 3) == [WriteStatus.EXISTS]
+    # The copy that is there now is right.
+    (other,) = (other for other in shards if other is not shard)
+    await other.end()
+    assert await read(store, *range(10)) == [FOUND] * 10
+
+
+@pytest.mark.slow
+async def test_a_shard_that_returns_gets_what_is_asked_for(
+    lab: Any, eventually: Eventually
+) -> None:
+    """With an empty disk, and by reads alone: of a match it is known what it lacks, though another is asked."""
+    shards = [await lab.shard(f"storage-{number}") for number in range(3)]
+    store = await lab.store(*shards, replicas=2)
+    await write(store, *range(COUNT))
+    holders = Placement([shard.shard_id for shard in shards]).holders(keys(*range(COUNT)), 2)
+    own = {
+        key for key, names in zip(keys(*range(COUNT)), holders, strict=True) if "storage-0" in names
+    }
+    await shards[0].end()
+    shutil.rmtree(shards[0].root)
+    assert await read(store, *range(COUNT)) == [FOUND] * COUNT
+    await shards[0].start()
+    await eventually(lambda: store.shards_up()["storage-0"])
+    match = await store.match(keys(*range(COUNT)))
+    assert match.blocks == COUNT
+    before = store.counters["read_elsewhere"]
+    assert await read(store, *range(COUNT)) == [FOUND] * COUNT
+    assert store.counters["read_elsewhere"] == before, "nobody was asked for what he lacks"
+    await eventually(lambda: store.counters["copies_repaired"] == len(own))
+    assert set(shards[0].blocks()) == own
+    for shard in shards[1:]:
+        await shard.end()
+    numbers = [int.from_bytes(key, "big") for key in sorted(own)]
+    assert await read(store, *numbers) == [FOUND] * len(own)
 
 
 async def test_one_killed_and_one_stopped_of_three_fail_no_call_and_serve_again(
