@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.unit.policy.views import fill, request, view
@@ -188,4 +188,7 @@ class AgainstTheRule(RuleBasedStateMachine):
             assert placement.request_id == self.queue.pop(0)
 
 
+AgainstTheRule.TestCase.settings = settings(
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
 TestAgainstTheRule = AgainstTheRule.TestCase
