@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
@@ -13,7 +14,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from dualpath.gateway.admission import Admission
+from dualpath.gateway.admission import Admission, Place
 from dualpath.gateway.body import Posted, read_object, wish_deadline
 from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flights
@@ -37,7 +38,26 @@ EXPLAIN = "X-DualPath-Explain"
 
 CLIENT_GONE = 499
 
-A = TypeVar("A")
+
+class _Asked(Protocol):
+    @property
+    def choices(self) -> Sequence[Choice]: ...
+
+
+A = TypeVar("A", bound=_Asked)
+
+
+@dataclass
+class _Entry:
+    """What a request holds of the gateway while it is served."""
+
+    span: tracing.Span
+    place: Place | None = None
+
+    def end(self, generated_tokens: int = 0) -> None:
+        self.span.end()
+        if self.place is not None:
+            self.place.give_back(generated_tokens, time.monotonic())
 
 
 class Gate(Protocol):
@@ -67,49 +87,41 @@ def make_app(
 
     async def admit(
         request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[A]]
-    ) -> tuple[A, Callable[[], None]]:
-        """What is to be served, and what is to be called when it has been."""
+    ) -> tuple[A, _Entry]:
+        """What is to be served, and what it holds until it has been."""
         arrived_s = time.monotonic()
         span = tracing.start(
             "gateway.request", request.headers.get(tracing.HEADER), path=request.url.path
         )
         # Each request is served by a task of its own.
         tracing.enter(span.traceparent)
-        taken: Tenant | None = None
-
-        def give_back() -> None:
-            span.end()
-            if taken is not None:
-                admission.give_back(taken.name)
-
+        entry = _Entry(span)
         try:
             tenant = who(request)
             gate.check_open()
-            admission.take(tenant.name)
-            taken = tenant
+            entry.place = admission.take(tenant.name, arrived_s)
             body = await read_object(request, settings.max_body)
             wish_deadline(request.headers, body)
             accepted = await accept(body, tenant, arrived_s)
+            first = [choice.flight.request for choice in accepted.choices if not choice.again]
+            entry.place.charge(sum(len(each.prompt) for each in first), time.monotonic())
         except BaseException as error:
             span.fail(str(error))
-            give_back()
+            entry.end()
             raise
-        return accepted, give_back
+        return accepted, entry
 
     def ended(
-        give_back: Callable[[], None],
-        choices: Sequence[Choice],
-        outcome: Outcome,
-        error: ApiError | None,
+        entry: _Entry, choices: Sequence[Choice], outcome: Outcome, error: ApiError | None
     ) -> None:
-        give_back()
+        entry.end(sum(len(choice.flight.request.generated) for choice in choices))
         for choice in choices:
             watch.ended(choice.flight, outcome, error)
 
     async def serve(
         request: Request, accept: Callable[[Posted, Tenant, float], Awaitable[Accepted]]
     ) -> Response:
-        accepted, give_back = await admit(request, accept)
+        accepted, entry = await admit(request, accept)
         return Reply(
             flights,
             accepted.choices,
@@ -117,7 +129,7 @@ def make_app(
             stream=accepted.stream,
             include_usage=accepted.include_usage,
             explain=request.headers.get(EXPLAIN) == "1",
-            on_end=partial(ended, give_back, accepted.choices),
+            on_end=partial(ended, entry, accepted.choices),
         )
 
     @app.post("/v1/chat/completions", **posts(ChatBody, streams=True))
@@ -130,7 +142,7 @@ def make_app(
 
     @app.post("/v1/responses", **posts(ResponsesBody, streams=True))
     async def create_response(request: Request) -> Response:
-        asked, give_back = await admit(request, intake.accept_response)
+        asked, entry = await admit(request, intake.accept_response)
         accepted = asked.accepted
         return ResponseReply(
             flights,
@@ -140,7 +152,7 @@ def make_app(
             on_response=asked.keep,
             stream=accepted.stream,
             explain=request.headers.get(EXPLAIN) == "1",
-            on_end=partial(ended, give_back, accepted.choices),
+            on_end=partial(ended, entry, accepted.choices),
         )
 
     @app.get("/v1/responses/{response_id}", responses=errors(401, 404))

@@ -9,7 +9,7 @@ RETRY_AFTER_S = 1
 
 class ApiError(Exception):
     """An HTTP status and a sentence for the client. `param` names what is wrong in its body, `code` is a
-    stable word for programs; with `retry` the client is told to come back."""
+    stable word for programs; with `retry` the client is told to come back after `retry_after_s`."""
 
     def __init__(
         self,
@@ -19,6 +19,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry: bool = False,
+        retry_after_s: int = RETRY_AFTER_S,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -26,6 +27,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry = retry
+        self.retry_after_s = retry_after_s
         self.logged = False
         """A line of the log tells of it already."""
 
@@ -50,7 +52,7 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
-        return {"Retry-After": str(RETRY_AFTER_S)} if self.retry else {}
+        return {"Retry-After": str(self.retry_after_s)} if self.retry else {}
 
 
 def internal() -> ApiError:

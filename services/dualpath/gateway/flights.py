@@ -49,8 +49,6 @@ class Flight:
     request: Request
     arrived_s: float
     deadline_s: float
-    tenant: str = ""
-    """The name of its API key."""
     wished: bool = False
     """The deadline is one that the client set."""
     timings_s: dict[str, float] = field(default_factory=dict)

@@ -78,6 +78,10 @@ class AcceptedResponse:
     writer: ResponseWriter
     keep: Callable[[Json], None]
 
+    @property
+    def choices(self) -> list[Choice]:
+        return self.accepted.choices
+
 
 @dataclass(frozen=True)
 class _Prepared:
@@ -196,7 +200,9 @@ class Intake:
             prompt, index = divmod(number, each)
             name = f"{request_id}-{number}" if number else request_id
             flight = self._flight(body, got.prompts[prompt], index, name, arrived_s)
-            flight.tenant = tenant.name
+            flight.request.tenant = tenant.name
+            if (own := self._settings.key_limits.get(tenant.name)) is not None:
+                flight.request.weight = own.weight
             flight.timings_s["tokenize"] = tokenize_s
             choices.append(self._choice(body, got.prompts[prompt], number, flight, index > 0))
         form = got.form(

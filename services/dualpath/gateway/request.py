@@ -40,6 +40,9 @@ class Request:
     keys: BlockKeys
     max_attempts: int
     priority: int = 0
+    tenant: str = ""
+    """The name of its API key."""
+    weight: float = 1.0
     number: int = 0
     generated: list[Sampled] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -99,6 +102,8 @@ class Request:
             sampling=self.sampling,
             deadline_s=deadline_s,
             priority=self.priority,
+            tenant=self.tenant,
+            weight=self.weight,
         )
 
     def forgotten(self) -> None:

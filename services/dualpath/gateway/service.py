@@ -21,7 +21,7 @@ from dualpath.gateway.prefix import PrefixEstimate, ShardConnection
 from dualpath.gateway.registration import Registration
 from dualpath.gateway.watch import Watch
 from dualpath.model.spec import ModelSpec
-from dualpath.settings import Settings
+from dualpath.settings import KeyLimits, Settings
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.wire.control import gateway_subject, to_gateway
@@ -63,7 +63,14 @@ class GatewayService:
         )
         self._watch = Watch(Metrics("gateway", gateway_id))
         self._watch.metrics.watch(self.status)
-        self._admission = Admission(settings.max_requests, settings.max_requests_per_key)
+        self._admission = Admission(
+            settings.max_requests,
+            KeyLimits(
+                requests=settings.max_requests_per_key,
+                tokens_per_minute=settings.tokens_per_minute_per_key,
+            ),
+            settings.key_limits,
+        )
         self._stopping = False
         self._server: _Server | None = None
         self._tasks: list[asyncio.Task[None]] = []

@@ -59,7 +59,7 @@ class Watch:
         log.info(
             "request ended",
             request_id=request.request_id,
-            key=flight.tenant or None,
+            key=request.tenant or None,
             outcome=outcome,
             status=error.status if error else _STATUSES[outcome],
             code=error and error.code,

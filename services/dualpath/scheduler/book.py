@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from dualpath.blocks import KEY_BYTES, Phase
+from dualpath.scheduler.fairness import FairShare
 from dualpath.scheduler.records import AttemptRecord
 from dualpath.wire.control import Submit
 from dualpath.wire.types import Attempt
@@ -41,8 +42,8 @@ class Book:
         self._block_tokens = block_tokens
         self._current: dict[str, AttemptRecord] = {}
         self._ended: _Memory[Attempt, Phase] = _Memory()
-        self._arrivals: _Memory[str, tuple[int, float]] = _Memory()
-        self._arrived = 0
+        self._arrivals: _Memory[str, tuple[float, float]] = _Memory()
+        self.shares = FairShare()
         self._deadlines: list[tuple[float, str, int]] = []
 
     def current(self, request_id: str) -> AttemptRecord | None:
@@ -68,7 +69,7 @@ class Book:
         known = (submit.hit_blocks_estimate, len(submit.keys) // KEY_BYTES, (prompt - 1) // block)
         hits = max(min(known), 0)
         needed = (-(-prompt // block) + 1) * block
-        arrival, arrived_s = self._arrival(submit.attempt.request_id, now)
+        arrival, arrived_s = self._arrival(submit, now)
         record = AttemptRecord(
             submit=submit,
             arrival=arrival,
@@ -85,11 +86,12 @@ class Book:
         heapq.heappush(self._deadlines, (record.deadline_at, attempt.request_id, attempt.number))
         return record
 
-    def _arrival(self, request_id: str, now: float) -> tuple[int, float]:
+    def _arrival(self, submit: Submit, now: float) -> tuple[float, float]:
+        request_id = submit.attempt.request_id
         arrival = self._arrivals.get(request_id)
         if arrival is None:
-            self._arrived += 1
-            arrival = self._arrived, now
+            place = self.shares.place(submit.tenant, submit.weight, submit.prompt_tokens)
+            arrival = place, now
         self._arrivals[request_id] = arrival
         return arrival
 

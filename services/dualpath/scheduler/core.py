@@ -197,8 +197,12 @@ class SchedulerCore:
             self._desk.end(record, Phase.CANCELLED, "deadline", reason, now, tell_gateway=True)
 
     def _place(self, now: float) -> None:
-        if not self._away:
-            self._desk.actions.extend(self.pairing.place(now))
+        if self._away:
+            return
+        for send in self.pairing.place(now):
+            if isinstance(send.message, control.AssignDecode):
+                self.book.shares.served(self.book.records[send.attempt].arrival)
+            self._desk.actions.append(send)
 
     # ── what is to be seen ─────────────────────────────────────────────────────────────────────────
     def own_status(self) -> NodeStatus:

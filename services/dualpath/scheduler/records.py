@@ -26,11 +26,12 @@ WAIT_DECODE, WAIT_SLOTS, WAIT_PREFILL = "decode", "slots", "prefill"
 
 @dataclass(eq=False)
 class AttemptRecord:
-    """`arrival` orders requests by their first attempt, which came at `arrived_s`; `gateway_incarnation` is the life
-    of the gateway that submitted it, `waiting_for` is empty once it is paired."""
+    """`arrival` is its request's place in the queue (`fairness`), given with the first attempt, which came at
+    `arrived_s`; `gateway_incarnation` is the life of the gateway that submitted it, `waiting_for` is empty once it is
+    paired."""
 
     submit: Submit
-    arrival: int
+    arrival: float
     gateway_incarnation: str
     new_tokens: int
     needed_tokens: int

@@ -26,7 +26,7 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     """`tokens`: its prompt; `new_tokens`: what is to be computed of it; `needed_tokens`: HBM that decoding it
     needs at least.
 
-    Lower `priority` goes first; `arrival` counts requests, `arrived_s` is when it came, by any clock that all
+    Lower `priority` goes first; `arrival` is its place among equals, `arrived_s` is when it came, by any clock that all
     requests of a queue share: an `Ordering` makes the queue's order of them.
     """
 
@@ -35,7 +35,7 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     new_tokens: int
     needed_tokens: int = 0
     priority: int = 0
-    arrival: int = 0
+    arrival: float = 0
     arrived_s: float = 0.0
 
 

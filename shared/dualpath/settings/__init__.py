@@ -1,5 +1,6 @@
 """All settings of a cluster, from a TOML file, `DUALPATH_…` variables and the command line."""
 
+from dualpath.settings.key_limits import KeyLimits
 from dualpath.settings.loading import CONFIG_VARIABLE, dump_settings, load_settings
 from dualpath.settings.places import default_home, shell_path, short_path
 from dualpath.settings.settings import (
@@ -15,6 +16,7 @@ from dualpath.settings.units import parse_bytes, parse_rate
 __all__ = [
     "CONFIG_VARIABLE",
     "ENV_PREFIX",
+    "KeyLimits",
     "Mode",
     "PlacementChoice",
     "ReadPathChoice",

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dualpath.settings.key_limits import KeyLimits
 from dualpath.settings.mistakes import file_mistake, sentence, unknown_variables
 from dualpath.settings.settings import ENV_PREFIX, Settings, settings_file
 from dualpath.settings.synthetic import SyntheticProfile
@@ -35,7 +36,8 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         lines = [
-            sentence(item, Settings, SyntheticProfile, VlArbitration) for item in error.errors()
+            sentence(item, Settings, SyntheticProfile, VlArbitration, KeyLimits)
+            for item in error.errors()
         ]
         raise ValueError("\n".join(lines)) from error
     finally:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from dualpath.settings.key_limits import KeyLimits
 from dualpath.settings.settings import Settings
 from dualpath.settings.synthetic import SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
@@ -46,6 +47,9 @@ def reference() -> str:
             "## `[vl_tables]`",
             *_table(VlArbitration),
             "",
+            "## `[key_limits.NAME]`",
+            *_table(KeyLimits),
+            "",
         ]
     )
 
@@ -70,7 +74,7 @@ def _default(field: FieldInfo) -> str:
     default = field.default
     if default is PydanticUndefined:
         return "`~/.local/share/dualpath`"
-    if default is None or default == () or isinstance(default, BaseModel):
+    if default is None or default in ((), {}) or isinstance(default, BaseModel):
         return ""
     if isinstance(default, tuple):
         return f"`{list(default)}`"

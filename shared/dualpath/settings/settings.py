@@ -15,6 +15,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from dualpath.settings.key_limits import KeyLimits
 from dualpath.settings.places import default_home
 from dualpath.settings.synthetic import SyntheticProfile
 from dualpath.settings.units import parse_bytes, parse_rate
@@ -248,6 +249,15 @@ class Settings(BaseSettings):
     max_requests_per_key: int | None = Field(
         None, ge=1, description="Of those, one API key's. Default: all"
     )
+    tokens_per_minute_per_key: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens, of prompts and answers, that an API key gets from each gateway. Default: no bound",
+    )
+    key_limits: dict[str, KeyLimits] = Field(
+        {},
+        description="What single keys may use, by the names in `api_keys`; see `[key_limits.NAME]`",
+    )
     max_body: Bytes = Field(8 << 20, description="Longest request body")
     answer_memory: Bytes = Field(
         64 << 20,
@@ -298,6 +308,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
+        known = {entry.rpartition("=")[0] for entry in self.api_keys}
+        if strangers := sorted(set(self.key_limits) - known):
+            raise ValueError(
+                f"key_limits has {', '.join(strangers)}, of which api_keys knows nothing; add the key, or leave "
+                "its limits out"
+            )
         if self.mode in ("basic", "pe-only") and self.read_path not in (None, "prefill"):
             raise ValueError(
                 f"mode {self.mode} reads on the prefill side only, but read_path is {self.read_path}; "

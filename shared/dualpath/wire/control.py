@@ -108,7 +108,9 @@ class Submit(Message, frozen=True):
     sampling: Sampling
     deadline_s: float
     priority: int = 0
-    """In the queues, lower goes first; among equals, who came first."""
+    """In the queues, lower goes first; among equals tenants share by weight, and of each who came first."""
+    tenant: str = ""
+    weight: float = 1.0
 
 
 class CancelRequest(Message, frozen=True):

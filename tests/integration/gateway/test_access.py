@@ -17,6 +17,7 @@ from tests.support.wait import until
 
 from dualpath.gateway.breakdown import TTFT_PARTS
 from dualpath.model.bytelevel import START_ID
+from dualpath.settings import KeyLimits
 from dualpath.wire import control
 
 BODY = {"model": "synthetic", "prompt": "p" * 200}
@@ -109,6 +110,30 @@ async def test_one_key_cannot_take_all_places(harness: Harness) -> None:
     assert (await complete(harness, "key-b")).status_code == 200
     held.cancel()
     await harness.idle()
+
+
+LIMITED = {"ann": KeyLimits(tokens_per_minute=300, weight=3), "bob": KeyLimits(requests=1)}
+
+
+@pytest.mark.parametrize(
+    "gateway_settings", [{"api_keys": HASHES, "key_limits": LIMITED}], indirect=True
+)
+async def test_a_key_without_tokens_is_told_when_to_come_back(harness: Harness) -> None:
+    harness.cluster.script = answering("x" * 40)
+    for path in ("/v1/completions", "/v1/responses"):
+        prompt = {"prompt": "p" * 200} if path.endswith("completions") else {"input": "p" * 400}
+        body = {"model": "synthetic", **prompt}
+        response = await harness.http.post(path, json=body, headers=bearer("key-a"))
+        if path.endswith("completions"):
+            assert response.status_code == 200
+            continue
+        # 300 − 200 − 40 are left, and whatever came since: less than a whole minute's.
+        assert response.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 0 < int(response.headers["retry-after"]) <= 48
+    assert (await complete(harness, "key-b")).status_code == 200
+    assert [(s.tenant, s.weight) for s in harness.cluster.submits] == [("ann", 3.0), ("bob", 1.0)]
+    places = [p.name for p in harness.gateway.status().pools].index("gateway_places")
+    await until(lambda: harness.gateway.status().pools[places].used == 0)
 
 
 async def test_text_and_ids_are_told_both_ways(harness: Harness) -> None:

@@ -246,13 +246,15 @@ class World:
         hits: int = 0,
         number: int = 1,
         priority: int = 0,
+        tenant: str = "",
+        weight: float = 1.0,
         **fields: float,
     ) -> Message:
         attempt = Attempt(request, number)
         answer = self.tell(
             control.Submit(
                 attempt, "gw", tokens, 0, b"root", bytes(16 * (tokens // BLOCK)), hits,
-                Sampling(16, 0), fields.get("deadline_s", 1000.0), priority,
+                Sampling(16, 0), fields.get("deadline_s", 1000.0), priority, tenant, weight,
             )
         )  # fmt: skip
         if isinstance(answer, control.Ok) and attempt not in self.submitted:

@@ -204,6 +204,26 @@ def test_in_both_queues_lower_priorities_go_first_and_equals_in_order() -> None:
     assert queue == [a("first"), a("r1")]
 
 
+def test_a_key_that_floods_the_queue_does_not_hold_up_another() -> None:
+    world, _, de = small()
+    world.submit("large", 900)
+    world.settle()
+    for number in range(20):
+        world.submit(f"flood{number}", 10, tenant="flood")
+    world.submit("ann1", 10, tenant="ann")
+    world.submit("ann2", 10, tenant="ann", weight=2)
+    world.tell(control.CancelRequest(a("large"), "gone"))
+    world.settle()
+    placed = [
+        s.attempt.request_id for s in world.sent if isinstance(s.message, control.AssignDecode)
+    ]
+    # Some of the flood had been placed beside the large one.
+    assert max(placed.index("ann1"), placed.index("ann2")) <= 6
+    flood = [name for name in placed if name.startswith("flood")]
+    assert flood == [f"flood{number}" for number in range(20)]
+    assert len(de.held) > 5
+
+
 def test_a_retried_request_takes_its_old_place() -> None:
     world, pe, de = small()
     world.submit("old", 900)
