@@ -26,8 +26,8 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     """`tokens`: its prompt; `new_tokens`: what is to be computed of it; `needed_tokens`: HBM that decoding it
     needs at least.
 
-    Lower `priority` goes first; `arrival` is its place among equals, `arrived_s` is when it came, by any clock that all
-    requests of a queue share: an `Ordering` makes the queue's order of them.
+    Lower `priority` goes first; `arrival` is its place among equals, `arrived_s` is when it came, by any clock that
+    all requests of a queue share: an `Ordering` makes the queue's order of them.
     """
 
     request_id: str
