@@ -58,6 +58,7 @@ def root() -> None:
     dualpath top                                   the same, live: lanes, read queues, read paths
     dualpath down                                  stop it
     dualpath doctor                                what is missing, and what to do
+    dualpath calibrate                             how fast this machine is, for the scheduler
     dualpath chat                                  talk to it
     dualpath demo                                  an agent whose KV-Cache is read on both sides
     dualpath bench isolation                       what virtual lanes do for model execution
@@ -208,6 +209,53 @@ def doctor(
     from dualpath.cli.doctor import doctor as examine
 
     raise typer.Exit(examine(config, given, as_json=as_json))
+
+
+@app.command()
+def calibrate(
+    model: Model = None,
+    dtype: Dtype = None,
+    snic_bandwidth: SnicBandwidth = None,
+    cnic_bandwidth: CnicBandwidth = None,
+    home: Home = None,
+    config: Config = None,
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="S", min=0.1, help="For prefill forwards; cheap ones come first."),
+    ] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine as a node, for the scheduler and for batches.
+
+    Reads blocks from a shard of its own (SNIC), writes between two endpoints (CNIC), runs prefill forwards over
+    cached and new tokens, and decode steps by batch. What comes of it:
+
+    \b
+    α      tokens that a node reads in 3 s: a longer read queue makes its engines second choice
+    β      tokens that an engine computes in 5 s: with more to do it gets nothing
+    quota  300 ms of attention per forward: a fit of the time over (cached, new) says how many tokens
+
+    Kept in HOME/profiles, a file for each model, device, threads and NICs; nodes of that home use the one that
+    fits from their next start on. Where none fits they measure a few forwards as they start, and take NICs as they
+    are set. The machine should have nothing else to do meanwhile.
+
+    Exit code 0: measured; 1: something could not be; 2: settings are wrong.
+
+    \b
+    dualpath calibrate --model tiny
+    dualpath calibrate --model synthetic --snic-bandwidth 50MB/s --json
+    dualpath calibrate --seconds 120
+    """
+    given = {
+        "model": model,
+        "dtype": dtype,
+        "snic_bandwidth": snic_bandwidth,
+        "cnic_bandwidth": cnic_bandwidth,
+        "home": home,
+    }
+    from dualpath.cli.calibrate import calibrate as measure
+
+    raise typer.Exit(measure(config, given, seconds=seconds, as_json=as_json))
 
 
 @app.command()

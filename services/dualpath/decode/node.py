@@ -12,6 +12,7 @@ import msgspec
 from dualpath.blocks import Phase
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
+from dualpath.calibration.profile import Profile
 from dualpath.decode.engine import DamagedKV, DecodeEngine, Preempted
 from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
@@ -55,6 +56,7 @@ class DecodeNode(Node):
         backends: Sequence[Backend],
         bus: Bus,
         node_id: str,
+        profile: Profile | None = None,
     ) -> None:
         super().__init__(
             settings,
@@ -64,6 +66,7 @@ class DecodeNode(Node):
             node_id,
             buffer_bytes=settings.decode_buffer,
             reserved_slots=settings.write_back_blocks,
+            profile=profile,
         )
         self._requests: AttemptTable[DecodeRequest] = AttemptTable(self.crashed)
         self._sender = TokenSender(bus, node_id)

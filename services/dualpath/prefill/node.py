@@ -11,6 +11,7 @@ from dualpath.blocks import Phase
 from dualpath.blocks.keys import pack_tokens
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
+from dualpath.calibration.profile import Profile
 from dualpath.memory.admission import ring_depth
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, ModelError
@@ -56,9 +57,16 @@ class PrefillNode(Node):
         backends: Sequence[Backend],
         bus: Bus,
         node_id: str,
+        profile: Profile | None = None,
     ) -> None:
         super().__init__(
-            settings, spec, backends, bus, node_id, buffer_bytes=settings.prefill_buffer
+            settings,
+            spec,
+            backends,
+            bus,
+            node_id,
+            buffer_bytes=settings.prefill_buffer,
+            profile=profile,
         )
         self._requests: AttemptTable[PrefillRequest] = AttemptTable(self.crashed)
         self._early: dict[Attempt, data.LoadDone] = {}

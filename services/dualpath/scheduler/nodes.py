@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dualpath.calibration.profile import alpha_tokens, beta_tokens
 from dualpath.policy.api import UNLIMITED, EngineId, EngineView
 from dualpath.scheduler.actions import Peer
 from dualpath.wire.control import Fetch, NodeView, RegisterNode
@@ -58,9 +59,9 @@ class NodeRecord:
         self.fetch: Fetch | None = None
         self.version = 0
         """Changes with what `views` shows."""
-        self.alpha_tokens: int | None = None
-        self.beta_tokens: int | None = None
-        self.snic_tokens_per_s: float | None = None
+        self.alpha_tokens = alpha_tokens(info.speed)
+        self.beta_tokens = beta_tokens(info.speed)
+        self.snic_tokens_per_s = info.speed.read_tokens_per_s or None
         """What the node says of its speed (paper §5: α, β); None where it does not."""
         self._loads: dict[int, EngineLoad] = {}
         self._strangers: dict[Attempt, float] = {}

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from dualpath.blocks import Phase
 from dualpath.bus.nats_bus import Bus
+from dualpath.calibration.profile import Profile
 from dualpath.kvstore.shards import ShardStore, parse_shard
 from dualpath.lanes.build import nic_of
 from dualpath.lanes.nic import PacedNic
@@ -44,6 +45,7 @@ from dualpath.wire.types import (
     EngineInfo,
     EngineLoad,
     NicUse,
+    NodeSpeed,
     NodeStatus,
     PoolUse,
     Role,
@@ -67,7 +69,9 @@ class Node(ABC):
         *,
         buffer_bytes: int,
         reserved_slots: int = 0,
+        profile: Profile | None = None,
     ) -> None:
+        self.profile = profile
         self.settings = settings
         self.spec = spec
         self.geometry = spec.geometry
@@ -241,6 +245,7 @@ class Node(ABC):
                 EngineInfo(number, endpoint.address, self.hbm_tokens(number))
                 for number, endpoint in enumerate(self.cnic_endpoints)
             ),
+            speed=self.profile.speed if self.profile else NodeSpeed(),
         )
 
     def _fetch(self, number: int) -> control.Fetch:

@@ -13,6 +13,7 @@ from dualpath.wire.types import (
     EngineInfo,
     EngineLoad,
     FinishReason,
+    NodeSpeed,
     NodeStatus,
     ReadPath,
     Role,
@@ -59,6 +60,7 @@ class RegisterNode(Message, frozen=True):
     max_context: int
     buffer_slots: int
     engines: tuple[EngineInfo, ...]
+    speed: NodeSpeed = NodeSpeed()
 
 
 class RegisterGateway(Message, frozen=True):

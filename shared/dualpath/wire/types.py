@@ -111,6 +111,13 @@ class EngineInfo(Value, frozen=True):
     hbm_tokens: int
 
 
+class NodeSpeed(Value, frozen=True):
+    """How fast a node reads from storage, and each of its engines computes, as it was measured; 0: not known."""
+
+    read_tokens_per_s: float = 0.0
+    compute_tokens_per_s: float = 0.0
+
+
 class EngineLoad(Value, frozen=True):
     """Load of one engine (paper §5): unfinished requests, and their tokens in total."""
 

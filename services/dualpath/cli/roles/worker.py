@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dualpath.bus import Bus
+from dualpath.calibration.profile import Profile
+from dualpath.calibration.quick import profile_of
 from dualpath.cli.seat import Seat, until_stopped
 from dualpath.cluster.record import Ready
 from dualpath.decode import DecodeNode
@@ -18,8 +20,9 @@ from dualpath.node.node import Node
 from dualpath.prefill import PrefillNode
 from dualpath.settings import Settings
 from dualpath.telemetry.process import ServiceError
+from dualpath.wire.types import Role
 
-MakeNode = Callable[[Settings, ModelSpec, Sequence[Backend], Bus, str], Node]
+MakeNode = Callable[[Settings, ModelSpec, Sequence[Backend], Bus, str, Profile], Node]
 
 
 async def serve_prefill(seat: Seat, stop: asyncio.Event) -> None:
@@ -39,8 +42,10 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
         await asyncio.to_thread(load_backend, spec, settings, number)
         for number in range(settings.engines)
     ]
+    role: Role = "prefill" if make is PrefillNode else "decode"
+    profile = await profile_of(settings, spec, backends[0], role)
     async with seat.bus() as bus:
-        node = make(settings, spec, backends, bus, seat.name)
+        node = make(settings, spec, backends, bus, seat.name, profile)
         started = False
 
         def healthy() -> tuple[bool, str]:
