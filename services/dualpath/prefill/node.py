@@ -11,7 +11,7 @@ from dualpath.blocks import Phase
 from dualpath.blocks.keys import pack_tokens
 from dualpath.bus.errors import BusError
 from dualpath.bus.nats_bus import Bus
-from dualpath.calibration.profile import Profile
+from dualpath.calibration.profile import QUOTA_S, Profile
 from dualpath.memory.admission import ring_depth
 from dualpath.memory.hbm import Budget
 from dualpath.model.api import Backend, ModelError
@@ -85,7 +85,12 @@ class PrefillNode(Node):
                     arrival_deadline_s=6 * settings.transfer_deadline_s,
                     steps=self.engine_group.steps(number),
                 ),
-                batch_policy("token-budget", settings.chunk_tokens),
+                batch_policy(
+                    settings.use_batching,
+                    settings.chunk_tokens,
+                    profile.attention if profile else None,
+                    QUOTA_S,
+                ),
                 on_forward=self.observe_forward,
                 trace_log=settings.trace_forwards,
             )

@@ -94,6 +94,11 @@ class Settings(BaseSettings):
         "fifo",
         description="Who waits in front: who came first, or, within bounds, who has less to compute",
     )
+    batching: Literal["token-budget", "quota"] | None = Field(
+        None,
+        description="What enters a prefill forward: chunk_tokens, or also no more attention than 300 ms of it by the "
+        "node's profile",
+    )
     ring_layers: int = Field(3, ge=2, le=16, description="Layers of a request on the PE at a time")
     chunk_tokens: int = Field(
         2048, ge=1, description="Tokens computed per prefill forward at most (chunked prefill)"
@@ -379,6 +384,12 @@ class Settings(BaseSettings):
         if self.placement is not None:
             return self.placement
         return "round-robin" if self.mode == "basic" else "adaptive"
+
+    @property
+    def use_batching(self) -> Literal["token-budget", "quota"]:
+        if self.batching is not None:
+            return self.batching
+        return "token-budget" if self.mode == "basic" else "quota"
 
     @property
     def nic_bandwidths(self) -> tuple[int | None, int | None]:
