@@ -13,6 +13,7 @@ import msgspec
 
 from dualpath.bus import BusError
 from dualpath.cli.seat import Seat
+from dualpath.kvstore.making import require_s3
 from dualpath.kvstore.shards import parse_shard
 from dualpath.model.api import ModelError
 from dualpath.settings import Settings, load_settings
@@ -113,8 +114,12 @@ def _check(role: str, name: str, settings: Settings) -> None:
     for text in settings.shard_addresses:
         parse_shard(text)
     if role == "storage":
+        if settings.store != "shards":
+            raise ValueError(f"store is {settings.store}, which has no storage shards")
         return
     if settings.nats_url is None:
         raise ValueError("nats_url is not set; say where the NATS server is, nats://HOST:PORT")
-    if role != "scheduler" and not settings.shard_addresses:
+    if settings.store == "s3":
+        require_s3()
+    if settings.store == "shards" and role != "scheduler" and not settings.shard_addresses:
         raise ValueError("shard_addresses is not set; list the storage shards as NAME=HOST:PORT")

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from dualpath.cluster.home import Home
+from dualpath.kvstore.making import require_s3
 from dualpath.policy.bottleneck import BottleneckReport, bottleneck_free
 from dualpath.settings import Settings
 from dualpath.transport.rdma import nixl
@@ -34,6 +35,11 @@ def check_settings(settings: Settings) -> Iterator[str]:
             "transport is rdma, but NIXL is not installed: run pip install 'dualpath[rdma]', or set "
             "transport to tcp"
         )
+    if settings.store == "s3":
+        try:
+            require_s3()
+        except ValueError as error:
+            yield str(error)
     try:
         Tls.of(settings)
     except ValueError as error:

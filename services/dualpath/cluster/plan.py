@@ -21,8 +21,8 @@ class Service:
 
 
 def start_stages(settings: Settings) -> list[list[Service]]:
-    """Stages one after the other, the services of a stage together. Shards come first, because all others
-    are told their ports; gateways last, so that the API answers only once the rest is there."""
+    """Stages one after the other, the services of a stage together. Shards, where there are any, come first,
+    because all others are told their ports; gateways last, so that the API answers only once the rest is there."""
 
     def several(role: ServiceRole, count: int) -> list[Service]:
         return [Service(role, f"{role}-{number}") for number in range(count)]
@@ -31,8 +31,9 @@ def start_stages(settings: Settings) -> list[list[Service]]:
         Service("gateway", f"gateway-{number}", settings.port + number if settings.port else 0)
         for number in range(settings.gateways)
     ]
+    shards = several("storage", settings.shards) if settings.store == "shards" else []
     return [
-        several("storage", settings.shards),
+        *([shards] if shards else []),
         [Service("scheduler", "scheduler")],
         several("prefill", settings.prefill) + several("decode", settings.decode),
         gateways,

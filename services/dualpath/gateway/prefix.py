@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dualpath.blocks import KVGeometry
 from dualpath.kvstore.api import PrefixMatch
-from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.kvstore.making import make_store
 from dualpath.lanes.nic import PacedNic
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
@@ -29,7 +29,7 @@ class Matcher(Protocol):
 
 
 class PrefixEstimate:
-    """Asks the shards. Where none answers in time the estimate is zero, never an error: the nodes look again."""
+    """Asks the store. Where it does not answer in time the estimate is zero, never an error: the nodes look again."""
 
     def __init__(self, geometry: KVGeometry, store: Matcher | None) -> None:
         self._geometry = geometry
@@ -49,27 +49,30 @@ class PrefixEstimate:
         return min(match.blocks, limit)
 
 
-class ShardConnection:
-    """The gateway's own way to the shards. It only asks: no KV passes, so its NIC is not paced."""
+class StoreConnection:
+    """The gateway's own way to the store. It only asks: no KV passes, so its NIC is not paced."""
 
     def __init__(self, settings: Settings, spec: ModelSpec, gateway_id: str) -> None:
+        self._nic = PacedNic(f"{gateway_id}.snic")
         self._endpoint = TcpEndpoint(
             f"{gateway_id}.snic",
             host=settings.host,
             announce=settings.announced_host,
-            nic=PacedNic(f"{gateway_id}.snic"),
+            nic=self._nic,
             secret=(settings.secret or "").encode(),
             fingerprint=spec.fingerprint,
             transfer_deadline_s=settings.transfer_deadline_s,
             tls=Tls.of(settings),
             marks=Marks.of(settings),
         )
-        self.store = ShardStore(
-            self._endpoint,
-            [parse_shard(text) for text in settings.shard_addresses],
+        self._dials = settings.store == "shards"
+        self.store = make_store(
+            settings,
             fingerprint=spec.fingerprint,
             block_bytes=spec.geometry.full_block_bytes,
-            replicas=settings.store_replicas,
+            endpoint=self._endpoint,
+            nic=self._nic,
+            keeps=False,
             # Within the estimate's own time, so that a shard that hangs is found out and not asked again.
             match_deadline_s=0.8 * ESTIMATE_S,
         )
@@ -77,7 +80,9 @@ class ShardConnection:
     async def start(self) -> None:
         """Listen, and dial the shards now rather than with the first request."""
         await self._endpoint.start(self.store.on_message)
-        await self.store.stat()
+        await self.store.start()
+        if self._dials:
+            await self.store.stat()
 
     async def close(self) -> None:
         await self.store.close()

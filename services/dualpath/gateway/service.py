@@ -17,7 +17,7 @@ from dualpath.gateway.connection import Connection
 from dualpath.gateway.errors import unavailable
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Intake
-from dualpath.gateway.prefix import PrefixEstimate, ShardConnection
+from dualpath.gateway.prefix import PrefixEstimate, StoreConnection
 from dualpath.gateway.registration import Registration
 from dualpath.gateway.watch import Watch
 from dualpath.model.spec import ModelSpec
@@ -40,10 +40,9 @@ class GatewayService:
         """Raises ModelError where the model's tokenizer or template cannot be read."""
         self._settings, self._bus, self._gateway_id = settings, bus, gateway_id
         self._intake = Intake(settings, spec)
-        self._shards = (
-            ShardConnection(settings, spec, gateway_id) if settings.shard_addresses else None
-        )
-        prefix = PrefixEstimate(spec.geometry, self._shards.store if self._shards else None)
+        has_store = settings.shard_addresses or settings.store != "shards"
+        self._store = StoreConnection(settings, spec, gateway_id) if has_store else None
+        prefix = PrefixEstimate(spec.geometry, self._store.store if self._store else None)
         self._flights = Flights(
             bus,
             gateway_id,
@@ -86,8 +85,8 @@ class GatewayService:
         listening.setblocking(False)
         bound: int = listening.getsockname()[1]
         try:
-            if self._shards is not None:
-                await self._shards.start()
+            if self._store is not None:
+                await self._store.start()
             await self._bus.serve(
                 gateway_subject(self._gateway_id), to_gateway, self._flights.handle
             )
@@ -125,8 +124,8 @@ class GatewayService:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         await self._flights.close(self._settings.stop_s * 0.1)
-        if self._shards is not None:
-            await self._shards.close()
+        if self._store is not None:
+            await self._store.close()
         self._intake.close()
 
     async def _register(self) -> None:

@@ -1,4 +1,5 @@
-"""The interface of the store. Shards over the transport are one back end (`dualpath.kvstore.shards`)."""
+"""The interface of the store. Its back ends: shards over the transport (`dualpath.kvstore.shards`), a directory that
+nodes mount (`dualpath.kvstore.directory`), an object store (`dualpath.kvstore.objects`)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from dualpath.wire import store as wire
+from dualpath.wire.codec import MalformedMessage
+from dualpath.wire.types import Address
 
 
 class ReadStatus(IntEnum):
@@ -41,6 +44,13 @@ class StoreStat:
 
 class BlockStore(ABC):
     """One namespace of the store: blocks of one size and fingerprint."""
+
+    async def start(self) -> None:  # noqa: B027
+        """Begin what goes on beside the calls; the owner awaits it first, and once."""
+
+    async def on_message(self, peer: Address, payload: bytes) -> None:
+        """Handler of what peers say at the node's SNIC endpoint. Raises MalformedMessage for what is no answer."""
+        raise MalformedMessage(f"{peer.endpoint_id} says something, but this store has no shards")
 
     @abstractmethod
     async def match(self, keys: Sequence[bytes], *, lease_s: float = 0.0) -> PrefixMatch:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dualpath.blocks import Phase
 from dualpath.bus.nats_bus import Bus
 from dualpath.calibration.profile import Profile
-from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.kvstore.making import make_store
 from dualpath.lanes.build import nic_of
 from dualpath.lanes.nic import PacedNic
 from dualpath.memory.admission import slots_in
@@ -107,12 +107,12 @@ class Node(ABC):
         )
         for endpoint in (self.snic_endpoint, *self.cnic_endpoints):
             endpoint.pin(self.arena.memory)
-        self.store = ShardStore(
-            self.snic_endpoint,
-            [parse_shard(text) for text in settings.shard_addresses],
+        self.store = make_store(
+            settings,
             fingerprint=spec.fingerprint,
             block_bytes=block,
-            replicas=settings.store_replicas,
+            endpoint=self.snic_endpoint,
+            nic=self.snic,
         )
         self.reader = ShareReader(
             self.store,
@@ -174,6 +174,7 @@ class Node(ABC):
     async def start(self) -> None:
         """Listen, register, and begin to fetch. Raises RegistrationRefused."""
         await self.snic_endpoint.start(self.store.on_message)
+        await self.store.start()
         for number, endpoint in enumerate(self.cnic_endpoints):
             await endpoint.start(self._link_handler(number))
         self.metrics.watch(self.status)

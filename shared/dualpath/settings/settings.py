@@ -152,9 +152,14 @@ class Settings(BaseSettings):
     )
     prefill_hbm: Bytes = Field(1 << 30, description="KV memory on each prefill device")
     decode_hbm: Bytes = Field(1 << 30, description="KV memory on each decode device")
+    store: Literal["shards", "directory", "s3"] = Field(
+        "shards",
+        description="Where KV-Cache is kept: storage shards, a directory that all nodes mount, or an "
+        "S3-compatible object store (docs/storage.md)",
+    )
     store_capacity: Bytes | None = Field(
         None,
-        description="Disk that the blocks of a shard may take; those used longest ago give way. "
+        description="Disk that the blocks of a shard, or of a directory, may take; those used longest ago give way. "
         "Default: all that there is",
     )
     store_replicas: int = Field(1, ge=1, le=8, description="Shards that keep a copy of each block")
@@ -169,6 +174,38 @@ class Settings(BaseSettings):
     )
     store_direct: bool = Field(
         False, description="Shards read past the page cache (O_DIRECT), for fast disks"
+    )
+    store_directory: AbsolutePath | None = Field(
+        None, description="That directory, where store is directory. Default: blocks, in home"
+    )
+    store_threads: int = Field(
+        8, ge=1, le=256, description="File operations of a node at a time, where store is directory"
+    )
+    store_s3_bucket: str | None = Field(None, description="The bucket, where store is s3")
+    store_s3_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="URL of the S3-compatible server. Default: AWS",
+    )
+    store_s3_region: str | None = Field(
+        None, description="Its region. Default: AWS_REGION, else us-east-1"
+    )
+    store_s3_prefix: str = Field("", description="What the names of all objects begin with")
+    store_s3_access_key: str | None = Field(
+        None,
+        repr=False,
+        description="Default: AWS_ACCESS_KEY_ID, or on AWS the machine's role",
+    )
+    store_s3_secret_key: str | None = Field(
+        None, repr=False, description="Default: AWS_SECRET_ACCESS_KEY"
+    )
+    store_s3_timeout_s: float = Field(10.0, gt=0, description="A request to it ends after this")
+    store_s3_requests: int = Field(
+        32, ge=1, le=1024, description="Requests to it that a node has at a time"
+    )
+    store_s3_conditional: bool = Field(
+        True,
+        description="The server refuses to write what exists (If-None-Match); off: it is asked before",
     )
 
     # NICs; None: unlimited
@@ -335,6 +372,31 @@ class Settings(BaseSettings):
         if self.mode == "oracle" and self.model != "synthetic":
             raise ValueError(
                 "mode oracle moves KV for free, which only --model synthetic can emulate"
+            )
+        if self.store != "shards" and (self.store_replicas > 1 or self.shard_addresses):
+            raise ValueError(
+                f"store is {self.store}, which has no shards; leave store_replicas and shard_addresses out, "
+                "or set store to shards"
+            )
+        if self.store != "directory" and self.store_directory is not None:
+            raise ValueError(
+                f"store_directory is set, but store is {self.store}; set store to directory, or leave it out"
+            )
+        if self.store == "s3" and not self.store_s3_bucket:
+            raise ValueError("store is s3, but store_s3_bucket is not set; name the bucket")
+        if (self.store_s3_access_key is None) != (self.store_s3_secret_key is None):
+            raise ValueError(
+                "store_s3_access_key and store_s3_secret_key belong together; set both, or none"
+            )
+        if self.store == "s3" and self.store_capacity is not None:
+            raise ValueError(
+                "store_capacity is set, but room in an object store is made by the bucket's lifecycle rules; "
+                "leave it out (docs/storage.md)"
+            )
+        if self.store == "s3" and self.store_ttl_s is not None:
+            raise ValueError(
+                "store_ttl_s is set, but objects age by the bucket's lifecycle rules; leave it out "
+                "(docs/storage.md)"
             )
         # Processes that are started by hand have addresses; `shards` says nothing then.
         shards = len(self.shard_addresses) or self.shards

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from dualpath.blocks import BlockKeys, root_key
-from dualpath.gateway.prefix import PrefixEstimate, ShardConnection
+from dualpath.gateway.prefix import PrefixEstimate, StoreConnection
 from dualpath.lanes.nic import PacedNic
 from dualpath.model.prepare import prepare_model
 from dualpath.model.spec import ModelSpec, load_spec
@@ -21,7 +21,7 @@ from dualpath.transport.tcp import TcpEndpoint
 @pytest_asyncio.fixture
 async def shards(
     tmp_path: Path, gateway_settings: Settings
-) -> AsyncIterator[tuple[list[StorageShard], ShardConnection, ModelSpec]]:
+) -> AsyncIterator[tuple[list[StorageShard], StoreConnection, ModelSpec]]:
     secret = (gateway_settings.secret or "").encode()
     prepare_model(gateway_settings, lambda line: None)
     spec = load_spec(gateway_settings)
@@ -42,14 +42,14 @@ async def shards(
             running.append(shard)
         addresses = tuple(f"{s.shard_id}={s.address.host}:{s.address.port}" for s in running)
         settings = gateway_settings.model_copy(update={"shard_addresses": addresses})
-        connection = ShardConnection(settings, spec, "gateway-0")
+        connection = StoreConnection(settings, spec, "gateway-0")
         await connection.start()
         stack.push_async_callback(connection.close)
         yield running, connection, spec
 
 
 async def test_the_longest_stored_prefix_is_found_and_a_dead_shard_costs_only_hits(
-    shards: tuple[list[StorageShard], ShardConnection, ModelSpec],
+    shards: tuple[list[StorageShard], StoreConnection, ModelSpec],
 ) -> None:
     running, connection, spec = shards
     block_tokens = spec.geometry.block_tokens
