@@ -1,66 +1,17 @@
-"""What every back end of the store must do. A new back end adds itself to BACK_ENDS."""
+"""What every back end of the store must do."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from tests.support.back_ends import BackEnd
+from tests.support.blocks import SIZE, block, keys, read, write
 
 from dualpath.kvstore.api import BlockStore, ReadStatus, WriteStatus
 
 MakeStore = Callable[[int], Awaitable[BlockStore]]
-SIZE = 10_000
-
-
-def over_shards(count: int) -> Callable[[Any], MakeStore]:
-    def with_cluster(cluster: Any) -> MakeStore:
-        async def make(block_bytes: int) -> BlockStore:
-            for _ in range(count):
-                await cluster.shard()
-            store: BlockStore = await cluster.store(block_bytes)
-            return store
-
-        return make
-
-    return with_cluster
-
-
-BACK_ENDS = {"one-shard": over_shards(1), "three-shards": over_shards(3)}
-
-
-@pytest.fixture(params=BACK_ENDS)
-def make_store(request: pytest.FixtureRequest, cluster: Any) -> MakeStore:
-    return BACK_ENDS[request.param](cluster)
-
-
-@pytest.fixture
-async def store(make_store: MakeStore) -> BlockStore:
-    return await make_store(SIZE)
-
-
-def keys(*numbers: int) -> list[bytes]:
-    return [number.to_bytes(16, "big") for number in numbers]
-
-
-def block(key: bytes, size: int = SIZE) -> memoryview:
-    return memoryview(random.Random(key).randbytes(size))
-
-
-async def write(store: BlockStore, *numbers: int, size: int = SIZE) -> list[WriteStatus]:
-    names = keys(*numbers)
-    return await store.write(names, [block(name, size) for name in names], deadline_s=30)
-
-
-async def read(store: BlockStore, *numbers: int, size: int = SIZE) -> list[ReadStatus]:
-    names = keys(*numbers)
-    into = [bytearray(size) for _ in names]
-    statuses = await store.read(names, [memoryview(view) for view in into], deadline_s=30)
-    for name, view, status in zip(names, into, statuses, strict=True):
-        assert status is not ReadStatus.FOUND or view == block(name, size)
-    return statuses
 
 
 async def test_nothing_is_there_at_first(store: BlockStore) -> None:
@@ -77,12 +28,13 @@ async def test_no_keys_are_no_work(store: BlockStore) -> None:
     assert await store.write([], [], deadline_s=1.0) == []
 
 
-async def test_what_is_written_is_matched_and_read(store: BlockStore) -> None:
+async def test_what_is_written_is_matched_and_read(store: BlockStore, back_end: BackEnd) -> None:
     assert await write(store, *range(20)) == [WriteStatus.STORED] * 20
     assert (await store.match(keys(*range(20)))).blocks == 20
     assert await read(store, *range(20)) == [ReadStatus.FOUND] * 20
     stat = await store.stat()
-    assert (stat.blocks, stat.nbytes) == (20, 20 * SIZE)
+    copies = back_end.copies
+    assert (stat.blocks, stat.nbytes) == (copies * 20, copies * 20 * SIZE)
 
 
 async def test_writing_again_is_a_success(store: BlockStore) -> None:
@@ -113,12 +65,12 @@ async def test_a_read_tells_found_from_absent_block_by_block(store: BlockStore) 
     ]
 
 
-async def test_a_key_may_come_twice_in_a_batch(store: BlockStore) -> None:
+async def test_a_key_may_come_twice_in_a_batch(store: BlockStore, back_end: BackEnd) -> None:
     written = await write(store, 1, 2, 1, 1)
     assert all(status is not WriteStatus.NOT_STORED for status in written)
     assert await read(store, 1, 1, 2, 1) == [ReadStatus.FOUND] * 4
     assert (await store.match(keys(1, 1, 2))).blocks == 3
-    assert (await store.stat()).blocks == 2
+    assert (await store.stat()).blocks == 2 * back_end.copies
 
 
 async def test_writers_of_the_same_blocks_all_succeed(store: BlockStore) -> None:
@@ -215,3 +167,45 @@ async def test_leases_are_taken_and_released(store: BlockStore) -> None:
     assert await read(store, 1, 2) == [ReadStatus.FOUND] * 2
     await store.release(match)
     await store.release(match)
+
+
+async def test_a_late_deadline_leaves_the_memory_alone(store: BlockStore) -> None:
+    await write(store, *range(16))
+    memory = [bytearray(b"\xee" * SIZE) for _ in range(16)]
+    views = [memoryview(view) for view in memory]
+    statuses = await store.read(keys(*range(16)), views, deadline_s=1e-4)
+    assert set(statuses) <= {ReadStatus.FAILED, ReadStatus.FOUND}
+    after = [bytes(view) for view in memory]
+    assert await read(store, *range(16)) == [ReadStatus.FOUND] * 16
+    assert [bytes(view) for view in memory] == after
+
+
+async def test_clients_see_what_others_wrote(back_end: BackEnd) -> None:
+    one, other = await back_end.client(SIZE), await back_end.client(SIZE)
+    assert await write(one, 1, 2) == [WriteStatus.STORED] * 2
+    assert (await other.match(keys(1, 2, 3))).blocks == 2
+    assert await read(other, 1, 2) == [ReadStatus.FOUND] * 2
+    assert await write(other, 2, 3) == [WriteStatus.EXISTS, WriteStatus.STORED]
+    assert (await one.match(keys(1, 2, 3))).blocks == 3
+
+
+async def test_clients_that_write_the_same_keys_at_once_all_succeed(back_end: BackEnd) -> None:
+    clients = [await back_end.client(SIZE) for _ in range(3)]
+    async with asyncio.TaskGroup() as group:
+        writers = [group.create_task(write(client, *range(12))) for client in clients]
+    for writer in writers:
+        assert WriteStatus.NOT_STORED not in writer.result()
+    for client in clients:
+        assert await read(client, *range(12)) == [ReadStatus.FOUND] * 12
+    assert (await clients[0].stat()).blocks == 12 * back_end.copies
+
+
+async def test_models_and_block_sizes_keep_apart(back_end: BackEnd) -> None:
+    store = await back_end.client(SIZE)
+    await write(store, 1)
+    for other in (
+        await back_end.client(SIZE, fingerprint="another"),
+        await back_end.client(SIZE + 1),
+    ):
+        assert (await other.match(keys(1))).blocks == 0
+        assert (await other.stat()).blocks == 0
