@@ -1,8 +1,9 @@
 """Replay of traces against a server, in a closed or an open loop."""
 
-from dualpath.loadgen.replay.engine import Progress, replay
+from dualpath.loadgen.replay.engine import replay
 from dualpath.loadgen.replay.errors import ReplayError
 from dualpath.loadgen.replay.options import ClosedLoop, Load, OpenLoop, Slo, StopRules, Target
+from dualpath.loadgen.replay.progress import Progress
 from dualpath.loadgen.replay.records import (
     LAG_LIMIT_S,
     STOPPED,

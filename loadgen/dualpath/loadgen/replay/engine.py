@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, replace
 
 from dualpath.loadgen.machine import describe_machine
 from dualpath.loadgen.replay.arrivals import arrivals
+from dualpath.loadgen.replay.collector import quiet_collector
 from dualpath.loadgen.replay.contexts import CONTEXTS, Context, Dialect
 from dualpath.loadgen.replay.errors import ReplayError, TurnError
 from dualpath.loadgen.replay.lag import LagMeter
 from dualpath.loadgen.replay.options import ClosedLoop, Load, OpenLoop, StopRules, Target
 from dualpath.loadgen.replay.pool import Pool
 from dualpath.loadgen.replay.probe import probe
+from dualpath.loadgen.replay.progress import Progress
 from dualpath.loadgen.replay.records import STOPPED, AgentRecord, ReplayResult, TurnRecord
 from dualpath.loadgen.replay.rules import Judge
 from dualpath.loadgen.replay.turns import Turns
 from dualpath.loadgen.traces.model import Trace, Trajectory
 from dualpath.tasks import stop as stop_task
 
-_TICK_S = 1.0
+_PROGRESS_S = 1.0
+_SHORTEST_TICK_S = 0.01
 _RECENT_S = 10.0
 _NEVER = StopRules(ttft_s=None, lookback_s=float("inf"))
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a replay is. `agents_all` and `turns_all` are None where no end is known."""
-
-    seconds: float
-    agents_started: int
-    agents_ended: int
-    agents_all: int | None
-    turns: int
-    turns_all: int | None
-    errors: int
-    retries: int
-    in_flight: int
-    generated_tokens: int
-    ttft_s: float | None
-    """Mean of the last ten seconds."""
-    lag_s: float
-    """The client's worst of the last second."""
-
-    @property
-    def eta_s(self) -> float | None:
-        """At the rate of turns so far."""
-        if self.turns_all is None or not self.turns:
-            return None
-        return self.seconds * (self.turns_all - self.turns) / self.turns
 
 
 async def replay(
@@ -125,7 +98,7 @@ class _Run:
         prepared: list[tuple[Trajectory, Context, bytes]] = []
         if isinstance(self._load, ClosedLoop):
             prepared = await self._prepared(self._load.agents)
-        with _quiet_collector():
+        with quiet_collector():
             began_unix_s = time.time()
             self._turns = Turns(
                 self._pool,
@@ -255,11 +228,18 @@ class _Run:
         """Until the driver has ended, or something else ends the replay; which."""
         interrupted = asyncio.create_task((interrupt or asyncio.Event()).wait())
         try:
+            shown_s = 0.0
             while True:
                 await asyncio.wait(
-                    {driver, interrupted}, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED
+                    {driver, interrupted},
+                    timeout=self._tick_s(),
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
-                if on_progress is not None:
+                ending = driver.done() or interrupted.done()
+                if on_progress is not None and (
+                    ending or self._turns.now_s() - shown_s >= _PROGRESS_S
+                ):
+                    shown_s = self._turns.now_s()
                     on_progress(self._progress(meter))
                 if driver.done():
                     await driver
@@ -270,6 +250,15 @@ class _Run:
                     return verdict
         finally:
             await stop_task(interrupted)
+
+    def _tick_s(self) -> float:
+        """Until the rules are looked at again."""
+        if self._stop is None:
+            return _PROGRESS_S
+        tick_s = min(_PROGRESS_S, self._stop.window_s / 20)
+        if self._stop.max_s is not None:
+            tick_s = min(tick_s, self._stop.max_s - self._turns.now_s())
+        return max(tick_s, _SHORTEST_TICK_S)
 
     def _verdict(self) -> str:
         if self._stop is None:
@@ -304,18 +293,3 @@ class _Run:
         laps, rest = divmod(agents, len(self._trace))
         firsts = sum(len(t.turns) for t in self._trace.trajectories[:rest])
         return laps * self._trace.turns + firsts + max(agents - len(self._trace), 0)
-
-
-@contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Python's cycle collector stops the world for as long as there is to look at: leave out what is there already,
-    and look seldom at what comes (records, which stay)."""
-    before: tuple[Any, ...] = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
