@@ -63,7 +63,10 @@ class Run:
         )
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=["halves", pytest.param("round-robin", marks=pytest.mark.slow), "adaptive"],
+)
 def run(request: pytest.FixtureRequest, start_cluster: StartCluster) -> Iterator[Run]:
     """The cluster has ended when the next one begins."""
     path = request.param

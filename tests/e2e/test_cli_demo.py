@@ -58,7 +58,9 @@ def test_without_a_home_the_answers_tell_what_was_read(
     assert "Cached KV read so far" in ended.stdout
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_its_own_cluster_ends_with_it_and_leaves_nothing_but_the_users_model(
     tmp_path: Path, end: signal.Signals
 ) -> None:

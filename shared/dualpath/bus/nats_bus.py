@@ -142,21 +142,25 @@ class Bus:
     ) -> Message:
         """Repeat a request until it is answered; the receiver's handler must be idempotent.
 
-        Raises BusTimeout after `deadline_s`, saying what the last try met; PayloadTooLarge and
+        Raises BusTimeout after `deadline_s`, saying what the last full try met; PayloadTooLarge and
         MalformedAnswer at once.
         """
         deadline, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+        met: BusTimeout | BusUnavailable | None = None
         while True:
             left = deadline - time.monotonic()
             try:
                 return await self.request(subject, message, timeout_s=max(min(try_s, left), 0.001))
             except (BusTimeout, BusUnavailable) as error:
+                # That a try which the deadline cut short was not answered tells less than what one before met.
+                if met is None or left >= try_s or isinstance(error, BusUnavailable):
+                    met = error
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise BusTimeout(
                         f"{type(message).__name__} on {subject} was not answered "
-                        f"within {deadline_s:g} s; last try: {error}"
-                    ) from error
+                        f"within {deadline_s:g} s; last try: {met}"
+                    ) from met
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

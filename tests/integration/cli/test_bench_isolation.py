@@ -33,6 +33,7 @@ def test_every_case_has_its_bursts_and_its_low_traffic() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "isolation.svg"
     assert isolation("20MB/s", "8KiB", "4KiB", 2, 1, 3, plot) == 0

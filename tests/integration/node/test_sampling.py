@@ -88,7 +88,8 @@ async def test_a_client_that_has_enough_ends_its_request_as_the_model_would(
         assert it.decode.counters()["steps"] <= steps + 2
         assert run.tokens == right(it, run, len(run.tokens))
         assert run.stats.decode_node == "d0"
-        assert run.phases[-1] == "done"
+        # Told in a message of its own, beside the last token's.
+        await until(lambda: run.phases[-1] == "done", what="the phase")
         await it.idle()
         again = await it.generate(ids + run.tokens, 2, "prefill")
         assert again.stats.hit_tokens == it.geometry.max_hit_blocks(len(again.ids)) * 64
