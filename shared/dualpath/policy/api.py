@@ -22,7 +22,7 @@ class EngineId(NamedTuple):
     number: int
 
 
-class QueuedRequest(msgspec.Struct, frozen=True):
+class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     """`tokens`: its prompt; `new_tokens`: what is to be computed of it; `needed_tokens`: HBM that decoding it
     needs at least.
 
@@ -39,7 +39,7 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     arrived_s: float = 0.0
 
 
-class EngineView(msgspec.Struct, frozen=True):
+class EngineView(msgspec.Struct, frozen=True, gc=False):
     """An engine as its node's last fetch shows it, with what it was given since.
 
     `seq` requests are unfinished, of `tok` tokens in total, of which `compute_tok` are to be computed yet (None:
@@ -81,7 +81,7 @@ class EngineView(msgspec.Struct, frozen=True):
         )
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """`rule` says in words why this engine: for logs, metrics and tables. `threshold` is the Z of that moment, where
     there is one."""
 

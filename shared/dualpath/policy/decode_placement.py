@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from dualpath.policy.api import (
+    UNLIMITED,
     EngineId,
     EngineView,
     Ordering,
@@ -27,6 +28,9 @@ class _Group:
         self.queue = RequestQueue(ordering)
         self.engines_tok = self.queued_tok = self.given = 0
         self.z: float | None = None
+        self.open = False
+        self.capacity = 0
+        """Tokens that its largest engine could ever hold."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -40,17 +44,9 @@ class _Group:
             for view in engines
         }
         self.engines_tok = sum(view.tok for view in engines)
+        self.open = any(view.open for view in engines)
+        self.capacity = max((view.hbm_total or UNLIMITED for view in engines), default=0)
         self.z = None
-
-    @property
-    def open(self) -> bool:
-        return any(view.open for view in self.engines.values())
-
-    def can_ever_hold(self, request: QueuedRequest) -> bool:
-        return any(
-            not view.hbm_total or view.hbm_total >= request.needed_tokens
-            for view in self.engines.values()
-        )
 
     def has_room(self, request: QueuedRequest) -> bool:
         return any(
@@ -139,7 +135,7 @@ class TwoPhasePlacement(PlacementPolicy):
             group = self._groups.get(node_id)
             if group is None or group.rank != rank or not group.open:
                 heapq.heappop(self._least)
-            elif group.can_ever_hold(request):
+            elif group.capacity >= request.needed_tokens:
                 found = node_id
             else:
                 passed.append(heapq.heappop(self._least))

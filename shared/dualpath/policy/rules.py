@@ -68,8 +68,18 @@ def pick_decode(request: QueuedRequest, views: Iterable[EngineView], z: float) -
 
     Of equal ones the one with fewer tokens or requests, then the one that has waited longest for work.
     """
-    fitting = [view for view in views if view.open and view.hbm_free >= request.needed_tokens]
-    within = [view for view in fitting if view.tok + request.tokens <= z]
-    if within:
-        return min(within, key=lambda v: (v.seq, v.tok, v.given, v.engine))
-    return min(fitting, key=lambda v: (v.tok, v.seq, v.given, v.engine), default=None)
+    # One pass, without a list for each question: this runs for every placement.
+    needed, room_tok = request.needed_tokens, z - request.tokens
+    within: tuple[int, int, int, EngineView] | None = None
+    beyond: tuple[int, int, int, EngineView] | None = None
+    for view in views:
+        if not view.open or view.hbm_free < needed:
+            continue
+        tok = view.tok
+        if tok <= room_tok:
+            if within is None or (view.seq, tok, view.given) < within[:3]:
+                within = view.seq, tok, view.given, view
+        elif within is None and (beyond is None or (tok, view.seq, view.given) < beyond[:3]):
+            beyond = tok, view.seq, view.given, view
+    best = within or beyond
+    return best[3] if best else None
