@@ -142,9 +142,10 @@ class BlockIndex:
         home.extents[number] = _Extent(slots)
         home.next_number = max(home.next_number, number + 1)
         home.slots += slots
-        home.free.extend(
-            slot for slot in range(first + slots - 1, first - 1, -1) if slot not in taken
-        )
+        if len(taken) < slots:
+            home.free.extend(
+                slot for slot in range(first + slots - 1, first - 1, -1) if slot not in taken
+            )
         self.allocated_bytes += slots * home.slot_cost
 
     # ── blocks ─────────────────────────────────────────────────────────────────────────────────────
@@ -187,9 +188,14 @@ class BlockIndex:
         home = self._spaces[space]
         home.blocks.update(zip(keys, slots, strict=True))
         numbers = np.asarray(slots, np.int64)
+        order = np.argsort(numbers)
+        numbers = numbers[order]
         for number, extent in home.extents.items():
-            here = np.flatnonzero(numbers >> SLOT_BITS == number)
-            places, own = numbers[here] & (MAX_SLOTS - 1), rows[here]
+            first, end = np.searchsorted(
+                numbers, [number << SLOT_BITS, (number + 1) << SLOT_BITS]
+            ).tolist()
+            here, places = order[first:end], numbers[first:end] & (MAX_SLOTS - 1)
+            own = rows[here]
             np.frombuffer(extent.touched, np.float64)[places] = own["touched"]
             np.frombuffer(extent.depths, np.uint32)[places] = own["depth"]
             np.frombuffer(extent.checksums, "V16")[places] = own["checksum"]

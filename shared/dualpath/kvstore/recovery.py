@@ -40,11 +40,10 @@ class Stored:
         if not tables:
             return cls([], [], np.zeros(0, Table(0, b"").rows.dtype))
         rows = np.concatenate([table.rows[good] for table, good in tables])
-        keys = [table.keys[index] for table, good in tables for index in good.tolist()]
-        slots = [table.slots[index] for table, good in tables for index in good.tolist()]
+        slots = np.concatenate([table.slots[good] for table, good in tables])
         order = np.lexsort((-rows["depth"].astype(np.int64), rows["touched"]))
-        places = order.tolist()
-        return cls([keys[at] for at in places], [slots[at] for at in places], rows[order])
+        rows = rows[order]
+        return cls(rows["key"].tolist(), slots[order].tolist(), rows)
 
     def drop_older(self) -> list[int]:
         """Of a block that is there twice, keep the one written last: the other's slot was given up, and the clearing
@@ -144,7 +143,7 @@ def _learn(space: RecoveredSpace, synced: int, found: Recovered) -> None:
         table = extent.table()
         seqs, good = table.rows["seq"], table.rows["state"] == State.STORED
         found.last_seq = max(found.last_seq, int(seqs.max(initial=0)))
-        space.aside += [table.slots[index] for index in np.flatnonzero(~good).tolist()]
+        space.aside += table.slots[~good].tolist()
         recent = np.flatnonzero(good & (seqs > synced)).tolist()
         for index in recent:
             slot, entry = table[index]

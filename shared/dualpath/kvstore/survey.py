@@ -116,8 +116,7 @@ class Survey:
 
 
 def _still_there(extent: Extent, slot: int, seq: int) -> bool:
-    table = extent.table()
-    return slot in table.slots and table[table.slots.index(slot)][1].seq == seq
+    return any(at == slot and entry.seq == seq for at, entry in extent.table())
 
 
 def _fingerprint(directory: Path) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from dualpath.kvstore.entry import ENTRY_BYTES
 from dualpath.kvstore.extent import Extent, slot_bytes_of
 from dualpath.kvstore.files import DiskFiles
@@ -65,10 +67,16 @@ class Volume:
         index = self._index
         for space in recovered.spaces:
             index.open_space(space.name, space.slot_bytes)
-            taken = frozenset(space.stored.slots + space.aside + space.void)
+            taken = np.asarray(space.stored.slots + space.aside + space.void, np.int64)
+            taken.sort()
             for number, extent in space.extents.items():
+                first, end = np.searchsorted(
+                    taken, [number << SLOT_BITS, (number + 1) << SLOT_BITS]
+                ).tolist()
                 self._add(space.name, extent)
-                index.add_extent(space.name, number, extent.slots, taken)
+                index.add_extent(
+                    space.name, number, extent.slots, frozenset(taken[first:end].tolist())
+                )
             for slot in space.aside:
                 index.set_aside(space.name, slot, len(space.aside))
             index.load(space.name, space.stored.keys, space.stored.slots, space.stored.rows)
