@@ -22,6 +22,10 @@ transport.py does), each on a core of its own, of as many bytes of one's memory 
 ratio = device / socket, the median of pairs that were taken one right after the other. Beside it, for who wants to
 know how much that depends on: `together`, both processes on one core, and one MiB again and again into 4 MiB, which
 then never leave that core's cache.
+
+All is measured as between hosts, through sockets (`sockets`), and as the setting same_host lets processes of one
+host do it: each copies out of the memory of the one before it (`shared-memory`). The reference is a socket copy for
+both.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import product
 from typing import Any
 
 from benchmarks.local import PATHS, Cluster, Streamed, cluster, machine, random_ids, until
@@ -58,12 +63,13 @@ class Shape:
     def cached_bytes(self) -> int:
         return self.cached * self.layers * self.row_bytes
 
-    def settings(self, path: str, concurrent: int) -> dict[str, Any]:
+    def settings(self, path: str, concurrent: int, same_host: str = "sockets") -> dict[str, Any]:
         block = BLOCK_TOKENS * self.layers * self.row_bytes
         room = (concurrent + 1) * (self.cached_bytes + 2 * block)
         return {
             "model": "synthetic",
             "read_path": path,
+            "same_host": same_host,
             "ring_layers": self.ring_layers,
             "max_context": self.cached + NEW_TOKENS + BLOCK_TOKENS,
             "chunk_tokens": self.cached + NEW_TOKENS,
@@ -178,6 +184,7 @@ def _arrived(forward: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Result:
+    same_host: str
     path: str
     concurrent: int
     reads: list[Read]
@@ -221,10 +228,10 @@ class Result:
         )
 
 
-def measure(contexts: Contexts, path: str, count: int, runs: int) -> Result:
+def measure(contexts: Contexts, same_host: str, path: str, count: int, runs: int) -> Result:
     nbytes = contexts.nbytes(count)
     messages = max(nbytes // MESSAGE_BYTES, 1)
-    result = Result(path, count, [], [], [])
+    result = Result(same_host, path, count, [], [], [])
     plain = Plain(MESSAGE_BYTES, buffer_bytes=0, spread=(messages, messages))
     in_cache = Plain(MESSAGE_BYTES, buffer_bytes=0)
     ways = ((plain, "apart", result.plain), (in_cache, "together", result.together))
@@ -237,9 +244,10 @@ def measure(contexts: Contexts, path: str, count: int, runs: int) -> Result:
                     seconds, _ = way.round(messages)
                 rates.append(messages * MESSAGE_BYTES / seconds)
             print(
-                f"{path:8} {count} at once   loaded {read.nbytes / read.loaded_s / 1e9:5.2f} GB/s   device "
-                f"{read.nbytes / read.device_s / 1e9:5.2f} GB/s   socket {result.plain[-1] / 1e9:5.2f} GB/s   "
-                f"together {result.together[-1] / 1e9:5.2f} GB/s",
+                f"{same_host:13} {path:8} {count} at once   "
+                f"loaded {read.nbytes / read.loaded_s / 1e9:5.2f} GB/s   "
+                f"device {read.nbytes / read.device_s / 1e9:5.2f} GB/s   "
+                f"socket {result.plain[-1] / 1e9:5.2f} GB/s   together {result.together[-1] / 1e9:5.2f} GB/s",
                 flush=True,
             )
     finally:
@@ -249,18 +257,20 @@ def measure(contexts: Contexts, path: str, count: int, runs: int) -> Result:
 
 
 def report(results: Sequence[Result]) -> None:
-    print("\nmedians, GB/s      loaded  device  to first token  socket  ratio   together")
+    print(
+        "\nmedians, GB/s                    loaded  device  to first token  socket  ratio   together"
+    )
     for result in results:
         verdict = "good" if result.ratio >= WANTED_RATIO else f"wanted: {WANTED_RATIO:g}"
         print(
-            f"{result.path:8} {result.concurrent:2} at once {result.loaded / 1e9:6.2f} "
+            f"{result.same_host:13} {result.path:8} {result.concurrent:2} at once {result.loaded / 1e9:6.2f} "
             f"{result.device / 1e9:7.2f} {result.whole / 1e9:15.2f} {result.reference / 1e9:7.2f} "
             f"{result.ratio:6.2f} {result.in_cache / 1e9:10.2f}   {verdict}"
         )
-    print("\nCPU seconds per GB   " + "".join(f"{role:>10}" for role in ROLES))
+    print("\nCPU seconds per GB                 " + "".join(f"{role:>10}" for role in ROLES))
     for result in results:
         spent = "".join(f"{result.cpu(role):10.3f}" for role in ROLES)
-        print(f"{result.path:8} {result.concurrent:2} at once {spent}")
+        print(f"{result.same_host:13} {result.path:8} {result.concurrent:2} at once {spent}")
 
 
 def main() -> None:
@@ -268,6 +278,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--paths", default=",".join(PATHS), help="read paths, with commas")
+    parser.add_argument(
+        "--same-host",
+        default="sockets,shared-memory",
+        help="how KV moves between processes of one host (the setting same_host), with commas",
+    )
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--row-bytes", type=int, default=2048, help="per token and layer")
     parser.add_argument("--cached", type=int, default=4096, help="tokens, in whole blocks")
@@ -297,11 +312,10 @@ def main() -> None:
         flush=True,
     )
     results = []
-    for path in args.paths.split(","):
-        for count in counts:
-            with cluster(shape.settings(path, count)) as running:
-                contexts = Contexts(running, shape, path, count)
-                results.append(measure(contexts, path, count, args.runs))
+    for same_host, path, count in product(args.same_host.split(","), args.paths.split(","), counts):
+        with cluster(shape.settings(path, count, same_host)) as running:
+            contexts = Contexts(running, shape, path, count)
+            results.append(measure(contexts, same_host, path, count, args.runs))
     report(results)
     print(f"measured: {machine()}")
 

@@ -14,6 +14,9 @@ when it is received, and the two never work at the same time). Kinds of writes:
     1 MiB in 48 KiB pieces  gathered from pieces that lie apart, scattered into pieces that lie apart
     48 KiB, 4 KiB           each a write of its own with its own acknowledgement: the cost of a work request
 
+`tcp` is all through the socket; `shared` leaves the payload in memory of the writer's, out of which the target,
+on the same host, copies it.
+
 `wanted` is judged apart. CPU is that of both processes together, in seconds per GB and in microseconds per write.
 """
 
@@ -42,10 +45,12 @@ import uvloop
 from dualpath.cluster.certificate import make_certificate
 from dualpath.cluster.home import Home
 from dualpath.lanes import PacedNic
+from dualpath.memory.shared import SharedMemory
 from dualpath.settings import Settings
 from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
 from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.samehost import SameHostEndpoint
 from dualpath.transport.sockets import CONGESTION_CONTROL
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.transport.tls import Tls
@@ -86,13 +91,15 @@ KINDS = (
 class Memory:
     """`nbytes` as a region, in pieces of `piece_bytes` that lie apart, or in one."""
 
-    def __init__(self, nbytes: int, piece_bytes: int) -> None:
+    def __init__(self, nbytes: int, piece_bytes: int, *, shared: bool = False) -> None:
         self.nbytes = nbytes
         self.writes = 0
         self._piece_bytes = piece_bytes or nbytes
         count = -(-nbytes // self._piece_bytes)
         self._stride = self._piece_bytes + (GAP_BYTES if piece_bytes else 0)
-        self.view = memoryview(mmap.mmap(-1, count * self._stride))
+        size = count * self._stride
+        self.shared = SharedMemory("benchmark", size) if shared else None
+        self.view = self.shared.view if self.shared else memoryview(mmap.mmap(-1, size))
         for start in range(0, len(self.view), mmap.PAGESIZE):
             self.view[start] = 1  # So that pages are there before anything is timed.
 
@@ -213,7 +220,8 @@ async def ignore(peer: Address, message: bytes) -> None:
 
 
 def make_endpoint(name: str, transport: str) -> TcpEndpoint:
-    kind = RdmaEndpoint if transport == "rdma" else TcpEndpoint
+    kinds: dict[str, type[TcpEndpoint]] = {"rdma": RdmaEndpoint, "shared": SameHostEndpoint}
+    kind = kinds.get(transport, TcpEndpoint)
     tls = encryption() if transport == "tls" else None
     return kind(name, host="127.0.0.1", nic=PacedNic(name), secret=SECRET, tls=tls)
 
@@ -260,7 +268,7 @@ class Writes:
         self._process.start()
         incarnation, port, self._key = self._pipe.recv()
         self._peer = Address("receiver", incarnation, "127.0.0.1", port)
-        self._memory = Memory(kind.write_bytes, kind.piece_bytes)
+        self._memory = Memory(kind.write_bytes, kind.piece_bytes, shared=kind.transport == "shared")
         self._source = self._memory.resolve(0, kind.write_bytes)
 
     def round(self, count: int) -> tuple[float, float]:
@@ -269,7 +277,7 @@ class Writes:
         async def work() -> None:
             nonlocal result
             endpoint = make_endpoint("sender", self.kind.transport)
-            endpoint.pin(self._memory.view)
+            endpoint.pin(self._memory.view, self._memory.shared)
             await endpoint.start(ignore)
             await endpoint.send(self._peer, b"hello")
             numbers = iter(range(count))
@@ -356,7 +364,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loops", default="uvloop,asyncio", help="event loops, with commas")
     parser.add_argument(
-        "--transports", default="tcp", help="of tcp, tls and rdma (NIXL), with commas"
+        "--transports",
+        default="tcp,shared",
+        help="of tcp, shared (memory), tls and rdma (NIXL), with commas",
     )
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
     args = parser.parse_args()

@@ -8,8 +8,8 @@ import importlib.util
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +17,14 @@ import msgspec
 import pytest
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.memory.shared import SharedMemory
+from dualpath.storage.staging import RangeAllocator
 from dualpath.transport import greeting, handshake, sockets
-from dualpath.transport.api import Region
+from dualpath.transport.api import Buffer, Region
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
 from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.rdma.nixl import MODULE
+from dualpath.transport.samehost import SameHostEndpoint
 from dualpath.transport.stream import ByteStream, receive_into, send_all
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.transport.tls import Tls
@@ -84,8 +87,43 @@ class PinningEndpoint(RdmaEndpoint):
         return super().register(region)
 
 
+class SharingEndpoint(SameHostEndpoint):
+    """Writes out of shared memory, and spoils it as soon as it may."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        nbytes = 256 << 20
+        self._memory = SharedMemory("test", nbytes)
+        self._rooms = RangeAllocator(nbytes, nbytes)
+        self.pin(self._memory.view, self._memory)
+
+    async def write(
+        self, peer: Address, key: int, offset: int, source: Sequence[Buffer], **options: Any
+    ) -> None:
+        with ExitStack() as rooms:
+            pieces = [
+                rooms.enter_context(self._room(memoryview(piece).cast("B"))) for piece in source
+            ]
+            await super().write(peer, key, offset, pieces, **options)
+
+    @contextlib.contextmanager
+    def _room(self, piece: memoryview) -> Iterator[memoryview]:
+        at = self._rooms.allocate(len(piece))
+        assert at is not None, "a test writes more than this at a time"
+        room = self._memory.view[at : at + len(piece)]
+        try:
+            room[:] = piece
+            yield room
+        finally:
+            room[:] = SPOILED * len(piece)
+            self._rooms.free(at)
+
+
+SPOILED = b"\xee"
+
 TRANSPORTS: dict[str, Callable[..., TcpEndpoint]] = {
     "tcp": TcpEndpoint,
+    "shared": SharingEndpoint,
     "rdma": RdmaEndpoint,
     "rdma-pinned": PinningEndpoint,
 }
@@ -93,12 +131,12 @@ needs_rdma = pytest.mark.skipif(
     importlib.util.find_spec(MODULE) is None,
     reason="NIXL is not installed: pip install 'dualpath[rdma]'",
 )
-_tcp, _rdma, _pinned = (
+_tcp, _shared, _rdma, _pinned = (
     pytest.param(name, marks=needs_rdma if name.startswith("rdma") else ()) for name in TRANSPORTS
 )
 EVERY_TRANSPORT = [_tcp, _rdma]
-EVERY_WAY = [*EVERY_TRANSPORT, _pinned]
-"""Also straight into pinned memory, where that differs."""
+EVERY_WAY = [*EVERY_TRANSPORT, _pinned, _shared]
+"""Also straight into pinned memory, and out of shared memory, where that differs."""
 
 Received = list[tuple[Address, bytes]]
 

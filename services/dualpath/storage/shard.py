@@ -72,7 +72,7 @@ class StorageShard:
         self._reading = Staging("read_staging_bytes", staging_bytes, wire.MAX_BLOCK_BYTES)
         self._writing = Staging("write_staging_bytes", staging_bytes, wire.MAX_BLOCK_BYTES)
         for staging in (self._reading, self._writing):
-            endpoint.pin(staging.memory)
+            endpoint.pin(staging.memory, staging.shared)
         self._leases = LeaseTable()
         self._peers: dict[tuple[str, str], _Peer] = {}
         self._tasks = Tasks()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dualpath.memory.shared import SharedMemory
 from dualpath.wire.types import PoolUse
 
 ALIGNMENT = mmap.PAGESIZE
@@ -73,7 +74,8 @@ class Staging:
         self.name = name
         self._ranges = RangeAllocator(size, budget)
         # Pages cost memory only once they were touched, and first fit touches the same ones again and again.
-        self.memory = memoryview(mmap.mmap(-1, size))
+        self.shared = SharedMemory(name, size)
+        self.memory = self.shared.view
         """All of it; parts are to be had from `hold`."""
         self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
 

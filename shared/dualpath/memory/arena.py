@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.admission import slot_stride
+from dualpath.memory.shared import SharedMemory
 from dualpath.memory.slots import Granted, SlotPool
 from dualpath.wire.types import PoolUse
 
 
 class Arena:
-    """`slots` slots of `slot_bytes` in one memfd (so that another process can map them by offset).
+    """`slots` slots of `slot_bytes` in one memfd, which processes of this host may map to read.
 
     Belongs to one event loop. Slots are owned by whoever acquired them until `release`; of those, the last
     `reserved` can only be had from `take_reserved`. With `hot` it is the hot tier as well: slots that are given
@@ -37,13 +36,8 @@ class Arena:
         self._keeps = hot
         self._waiters: dict[object, tuple[asyncio.Future[Granted], Sequence[bytes]]] = {}
         self._stride = slot_stride(slot_bytes)
-        self._fd = os.memfd_create(f"dualpath-{name}", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(self._fd, self._stride * slots)
-            self._memory = memoryview(mmap.mmap(self._fd, self._stride * slots))
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._shared = SharedMemory(name, self._stride * slots)
+        self._memory = self._shared.view
         self._closed = False
 
     @property
@@ -56,9 +50,9 @@ class Arena:
         return self._pool.total - self._pool.reserved
 
     @property
-    def fd(self) -> int:
-        """The memfd; slot s begins at `s · slot_stride(slot_bytes)`. Stays the arena's."""
-        return self._fd
+    def shared(self) -> SharedMemory:
+        """Where the slots are; slot s begins at `s · slot_stride(slot_bytes)`. Stays the arena's."""
+        return self._shared
 
     @property
     def memory(self) -> memoryview:
@@ -150,7 +144,7 @@ class Arena:
         for waiter, _ in self._waiters.values():
             waiter.cancel()
         self._memory.release()
-        os.close(self._fd)
+        self._shared.close()
 
 
 def ignore(imm: int) -> None:

@@ -106,7 +106,7 @@ class Node(ABC):
             hot=settings.hot_tier,
         )
         for endpoint in (self.snic_endpoint, *self.cnic_endpoints):
-            endpoint.pin(self.arena.memory)
+            endpoint.pin(self.arena.memory, self.arena.shared)
         self.store = make_store(
             settings,
             fingerprint=spec.fingerprint,

@@ -244,6 +244,12 @@ class Settings(BaseSettings):
         description="rdma: one-sided through NIXL, which the extra dualpath[rdma] installs; on all "
         "processes of a cluster the same",
     )
+    same_host: Literal["shared-memory", "sockets"] = Field(
+        "sockets",
+        description="How KV moves over transport tcp between processes of one host: through its sockets, or the "
+        "receiver copies it out of the sender's memory, which it may read, not write. With tls, and between "
+        "network namespaces, always sockets",
+    )
     rdma_devices: tuple[str, ...] = Field(
         (),
         description="NICs as UCX names them (mlx5_0:1): of the SNIC, then of each engine's CNIC; the "

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dualpath.lanes.api import Lane
+from dualpath.memory.shared import SharedMemory
 from dualpath.wire.types import Address
 
 
@@ -74,9 +75,10 @@ class Endpoint(ABC):
     async def close(self) -> None:
         """Close every link; whatever is under way ends with LinkError."""
 
-    def pin(self, memory: memoryview) -> None:
+    def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
         """Say that regions and sources will lie in this memory for as long as the endpoint lives. Never needed;
-        transports that register memory with a NIC do so once, and then move bytes there without a copy."""
+        transports that register memory with a NIC do so once, and then move bytes there without a copy. `shared` is
+        what `memory` is the view of, where processes of this host may read it; its descriptor may be closed."""
         return
 
     @abstractmethod

@@ -5,7 +5,7 @@
 `length` counts the payload bytes that follow. `op` is chosen by the sender of a WRITE or MESSAGE and comes
 back in its acknowledgement. `code` is END on the last WRITE of an op, a Status in acknowledgements.
 The four kinds of the handshake have the same header in every version of the protocol. The kinds from ATTACH on
-belong to transports that move the payload of writes beside the link (see `rdma`).
+belong to transports that move the payload of writes beside the link (see `rdma`, `samehost`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Kind(IntEnum):
     GRANT = 34
     LANDED = 35
     STOPPED = 36
+    PULL = 48
+    PULLED = 49
 
 
 @unique
@@ -90,6 +92,8 @@ _MAX_LENGTH = {
     Kind.GRANT: MAX_TRANSFER_BYTES,
     Kind.LANDED: 0,
     Kind.STOPPED: 0,
+    Kind.PULL: MAX_TRANSFER_BYTES,
+    Kind.PULLED: 0,
 }
 
 

@@ -29,6 +29,8 @@ class Greeter:
     fingerprint: str
     deadline_s: float
     tls: Tls | None = None
+    meeting: str = ""
+    """Where peers of this host may hand over their memory."""
 
     async def secure(self, sock: PlainStream, host: str) -> ByteStream:
         """The stream over a connection that was dialed at `host`. `sock` stays the caller's to close.
@@ -102,6 +104,7 @@ class Greeter:
             fingerprint=self.fingerprint,
             deadline_s=self.deadline_s,
             known_link=known_link,
+            meeting=self.meeting,
         )
 
 

@@ -59,6 +59,8 @@ class Hello(Message, frozen=True):
     """Empty: whichever life of it listens there."""
     known_link: str
     """The link between the two, on this lane, that the dialer has or had last."""
+    meeting: str = ""
+    """The abstract Unix socket where the speaker takes memory of peers on its host; empty: nowhere."""
 
 
 class Proof(Message, frozen=True):
@@ -102,6 +104,7 @@ def hello(
     deadline_s: float,
     fingerprint: str = "",
     known_link: str = "",
+    meeting: str = "",
 ) -> Hello:
     return Hello(
         protocol=PROTOCOL_VERSION,
@@ -113,6 +116,7 @@ def hello(
         target_id=target.endpoint_id,
         target_incarnation=target.incarnation,
         known_link=known_link,
+        meeting=meeting,
     )
 
 
@@ -136,7 +140,7 @@ def read_hello(data: bytes) -> Hello:
     sender = decoded.sender
     if not sender.endpoint_id or not sender.incarnation:
         raise Refusal("malformed", "the peer's HELLO does not say who it is")
-    for name in (sender.endpoint_id, sender.incarnation, sender.host):
+    for name in (sender.endpoint_id, sender.incarnation, sender.host, decoded.meeting):
         if len(name) > MAX_NAME or not name.isprintable():
             raise Refusal(
                 "malformed", "the peer's HELLO has a name that is too long, or unprintable"

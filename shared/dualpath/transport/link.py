@@ -86,6 +86,7 @@ class Link:
             outbox=self._outbox,
             on_heard=self._heard,
             on_transfer=self._transfer,
+            on_pull=self._pull,
         )
         self._listeners: list[asyncio.Future[None]] = []
         self._patience = Patience(deadline_s)
@@ -171,6 +172,11 @@ class Link:
             f"{header.kind.name}: the peer moves KV by RDMA, this endpoint over TCP; set the same "
             "transport on both sides"
         )
+
+    def _pull(self, header: Header, payload: bytes) -> int:
+        """A frame says where its payload lies in the peer's memory: move it; how many bytes those were. Raises
+        MalformedFrame, PeerGone."""
+        raise MalformedFrame("PULL: the peer was not told that this endpoint reads its memory")
 
     def _check(self, outcome: Outcome) -> None:
         if outcome.status is Status.OK:

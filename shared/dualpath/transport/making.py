@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.settings import Settings
 from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.samehost import SameHostEndpoint
 from dualpath.transport.sockets import Marks
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.transport.tls import Tls
@@ -22,7 +24,13 @@ def make_endpoint(
     number: int = 0,
 ) -> TcpEndpoint:
     """The endpoint of one NIC of this process: 0 is its SNIC, the CNICs follow. Raises rdma.NoRdma."""
-    make = partial(TcpEndpoint) if settings.transport == "tcp" else _rdma(settings, number)
+    tls = Tls.of(settings)
+    make: Callable[..., TcpEndpoint]
+    if settings.transport == "rdma":
+        make = _rdma(settings, number)
+    else:
+        shares = settings.same_host == "shared-memory" and tls is None
+        make = SameHostEndpoint if shares else TcpEndpoint
     return make(
         endpoint_id,
         host=settings.host,
@@ -32,7 +40,7 @@ def make_endpoint(
         fingerprint=fingerprint,
         transfer_deadline_s=settings.transfer_deadline_s,
         port=port,
-        tls=Tls.of(settings),
+        tls=tls,
         marks=Marks.of(settings),
     )
 

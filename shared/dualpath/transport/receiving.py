@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.transport.frames import (
@@ -34,6 +34,9 @@ _LEAST_PER_TURN = 4096
 _WAKE_BYTES = 512 * 1024
 """So much of a payload, or its rest, is worth waking for."""
 
+_HELD = {Kind.MESSAGE, Kind.PULL, *TRANSFER}
+"""Kinds whose payload is held here."""
+
 
 class PeerGone(Exception):
     """The connection ended; the text says how."""
@@ -59,6 +62,7 @@ class Receiver:
         outbox: Outbox,
         on_heard: Callable[[], None],
         on_transfer: Callable[[Header, bytes], None],
+        on_pull: Callable[[Header, bytes], int],
     ) -> None:
         self._sock = sock
         self._reader = reader
@@ -70,6 +74,7 @@ class Receiver:
         self._outbox = outbox
         self._on_heard = on_heard
         self._on_transfer = on_transfer
+        self._on_pull = on_pull
         self._loop = asyncio.get_running_loop()
         self._message = bytearray()
         self._coming: asyncio.Future[list[Event]] | None = None
@@ -213,27 +218,33 @@ class Receiver:
     def _begin(self, header: Header) -> None:
         if header.kind is Kind.WRITE:
             self._begin_write(header)
-        elif header.kind is Kind.MESSAGE or header.kind in TRANSFER:
+        elif header.kind in _HELD:
             self._message = bytearray(header.length)
             if header.length:
                 self._reader.into([memoryview(self._message)])
 
     def _begin_write(self, header: Header) -> None:
+        pieces = self.target(header, header.length)
+        if pieces is None:
+            self._reader.discard()
+        elif header.length:
+            self._reader.into(pieces)
+
+    def target(self, header: Header, nbytes: int) -> Sequence[memoryview] | None:
+        """Where `nbytes` of a write go; None where its region is revoked. Raises MalformedFrame."""
         region = self._regions.find(header.key)
         if region is Closed.REVOKED:
-            self._reader.discard()
-            return
+            return None
         if region is Closed.NEVER_ISSUED:
             self._answer(header, Status.MALFORMED)
             raise MalformedFrame(f"a write for key {header.key}, which was never issued")
-        if header.offset + header.length > region.nbytes:
+        if header.offset + nbytes > region.nbytes:
             self._answer(header, Status.MALFORMED)
             raise MalformedFrame(
-                f"a write to [{header.offset}, {header.offset + header.length}) "
+                f"a write to [{header.offset}, {header.offset + nbytes}) "
                 f"of a region of {region.nbytes} bytes"
             )
-        if header.length:
-            self._reader.into(region.resolve(header.offset, header.length))
+        return region.resolve(header.offset, nbytes) if nbytes else ()
 
     async def _end(self, header: Header) -> None:
         self._nic.charge(self._lane, "rx", HEADER_BYTES)
@@ -248,7 +259,12 @@ class Receiver:
         elif header.kind is Kind.MESSAGE:
             await self._charge(header.length)
             self._inbox.put(header.op, bytes(self._message))
-        elif header.kind in (Kind.WRITE_ACK, Kind.MESSAGE_ACK):
+        elif header.kind is Kind.PULL:
+            nbytes = self._on_pull(header, bytes(self._message))
+            self._turn += nbytes
+            await self._charge(nbytes)
+            self._end_write(header)
+        elif header.kind in (Kind.WRITE_ACK, Kind.MESSAGE_ACK, Kind.PULLED):
             self._sender.acknowledged(header)
         elif header.kind in TRANSFER:
             self._on_transfer(header, bytes(self._message))

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from dualpath.lanes.api import Lane, Nic, Priority
+from dualpath.tasks import finish
 from dualpath.transport.frames import (
     END,
     HEADER_BYTES,
@@ -24,17 +25,35 @@ from dualpath.transport.outbox import Outbox
 class Operation:
     """A write or message. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
 
-    __slots__ = ("_interrupted", "_task", "ack", "complete", "started")
+    __slots__ = (
+        "_answer",
+        "_answered",
+        "_interrupted",
+        "_task",
+        "ack",
+        "complete",
+        "pulled",
+        "pulls",
+        "started",
+    )
 
     def __init__(self) -> None:
         self.ack: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
         self.started = False
         self.complete = False
+        self.pulls = 0
+        """Frames that have left, or are about to, and say where the peer is to read in this process's memory."""
+        self.pulled = 0
+        """Those of them that the peer has read."""
+        self._answered = False
+        self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interrupted = False
 
     def settle(self, status: Status | None) -> None:
         """The peer's answer, or None where the link was lost."""
+        self._answered = True
+        self._wake()
         if not self.ack.done():
             self.ack.set_result(status)
         task, self._task = self._task, None
@@ -42,6 +61,26 @@ class Operation:
         if task is not None and task is not asyncio.current_task():
             self._interrupted = True
             task.cancel()
+
+    @property
+    def reading(self) -> bool:
+        """The peer may be reading memory of this process: it has answered neither all such frames, nor the write."""
+        return not self._answered and self.pulled < self.pulls
+
+    def read(self) -> None:
+        """The peer has read what one frame told it to."""
+        self.pulled += 1
+        self._wake()
+
+    async def read_out(self) -> None:
+        """Until the peer reads no more, or the link is lost."""
+        while self.reading:
+            self._answer = asyncio.get_running_loop().create_future()
+            await self._answer
+
+    def _wake(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
 
     async def conclude(self, sending: Coroutine[Any, Any, None]) -> Status | None:
         """Send, and wait for the answer; one that comes early ends the sending, as asyncio.timeout does."""
@@ -111,7 +150,11 @@ class Sender:
                 self._send_write(op, operation, key, offset, source, imm)
             )
         finally:
-            self._writes.pop(op, None)
+            try:
+                if operation.reading:
+                    await finish(operation.read_out())
+            finally:
+                self._writes.pop(op, None)
         return Outcome(status, operation.started)
 
     async def send(self, message: bytes) -> Outcome:
@@ -136,11 +179,14 @@ class Sender:
             status = Status(header.code)
         except ValueError:
             raise MalformedFrame(f"acknowledgements of status {header.code} do not exist") from None
-        operations = self._writes if header.kind is Kind.WRITE_ACK else self._messages
+        operations = self._messages if header.kind is Kind.MESSAGE_ACK else self._writes
         operation = operations.get(header.op)
         if operation is None:
             if not 0 < header.op <= self._last_op:
                 raise MalformedFrame(f"operation {header.op} was acknowledged but never begun")
+            return
+        if header.kind is Kind.PULLED:
+            operation.read()
             return
         if status is Status.OK and not operation.complete:
             raise MalformedFrame(f"operation {header.op} was acknowledged before it was sent")
@@ -181,15 +227,22 @@ class Sender:
                 )
                 operation.complete = last
                 self._nic.charge(lane, "tx", HEADER_BYTES)
-                parcel = outbox.put([memoryview(header.pack()), *pieces], Priority.BULK)
+                views, pull = self._frame(header, pieces)
+                operation.pulls += pull
+                parcel = outbox.put(views, Priority.BULK)
                 try:
                     if not parcel.done:
                         await outbox.sent(parcel)
                 finally:
                     operation.started |= parcel.started
+                    operation.pulls -= pull and not parcel.started
             if operation.ack.done():
                 return
             offset += length
+
+    def _frame(self, header: Header, pieces: list[memoryview]) -> tuple[list[memoryview], bool]:
+        """The views that leave for a chunk of a write; and whether the peer reads `pieces` when they have left."""
+        return [memoryview(header.pack()), *pieces], False
 
     async def _send_message(self, op: int, operation: Operation, message: bytes) -> None:
         lane, quantum = self._lane, self._nic.quantum_bytes

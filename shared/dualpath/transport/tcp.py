@@ -92,6 +92,7 @@ class TcpEndpoint(Endpoint):
         self._on_message: MessageHandler | None = None
         self._closing = False
         self._greeter: Greeter
+        self._meeting_name = ""
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────
     @property
@@ -108,7 +109,12 @@ class TcpEndpoint(Endpoint):
         port = self._listener.getsockname()[1]
         self._address = Address(self.endpoint_id, self.incarnation, self._announced_host, port)
         self._greeter = Greeter(
-            self._address, self._secret, self._fingerprint, self._deadline_s, self._tls
+            self._address,
+            self._secret,
+            self._fingerprint,
+            self._deadline_s,
+            self._tls,
+            self._meeting_name,
         )
         self._on_message = on_message
         self._spawn(self._accepts.run(self._listener))
@@ -325,6 +331,7 @@ class TcpEndpoint(Endpoint):
         link = self._new_link(
             stream,
             reader,
+            peer.meeting,
             link_id=link_id,
             peer=peer.sender,
             lane=Lane(peer.lane),
@@ -339,7 +346,10 @@ class TcpEndpoint(Endpoint):
         self._spawn(self._serve(link))
         return link
 
-    def _new_link(self, stream: ByteStream, reader: FrameReader, **options: Any) -> Link:
+    def _new_link(
+        self, stream: ByteStream, reader: FrameReader, peer_meeting: str, **options: Any
+    ) -> Link:
+        """`peer_meeting` is where the peer takes memory, if anywhere (see `samehost`)."""
         return Link(stream, reader, **options)
 
     async def _serve(self, link: Link) -> None:

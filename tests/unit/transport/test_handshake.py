@@ -61,6 +61,7 @@ OTHERWISE = {
     "target_id": "another",
     "target_incarnation": "l0",
     "known_link": "another",
+    "meeting": "elsewhere",
 }
 
 

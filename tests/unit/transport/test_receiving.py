@@ -60,6 +60,7 @@ async def test_a_link_that_was_closed_takes_nothing_more_of_what_its_stream_hold
         outbox=outbox,
         on_heard=lambda: pytest.fail("something was taken"),
         on_transfer=lambda header, payload: pytest.fail("something was taken"),
+        on_pull=lambda header, payload: pytest.fail("something was taken"),
     )
     receiver.close()
     with pytest.raises(PeerGone, match="this side closed it"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from dualpath.lanes.api import Lane
 from dualpath.memory.device import Staging
+from dualpath.memory.shared import SharedMemory
 from dualpath.transport.api import MessageHandler
 from dualpath.transport.frames import FrameReader
 from dualpath.transport.link import Link
@@ -97,7 +98,7 @@ class RdmaEndpoint(TcpEndpoint):
             await asyncio.to_thread(nixl.try_out, config)
         await super().start(on_message)
 
-    def pin(self, memory: memoryview) -> None:
+    def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
         extent = self._pinned.add(memory)
         if extent is not None:
             for link in self._routes.links:
@@ -121,7 +122,9 @@ class RdmaEndpoint(TcpEndpoint):
         for rooms in self._rooms:
             rooms.close()
 
-    def _new_link(self, stream: ByteStream, reader: FrameReader, **options: Any) -> Link:
+    def _new_link(
+        self, stream: ByteStream, reader: FrameReader, peer_meeting: str, **options: Any
+    ) -> Link:
         return RdmaLink(
             stream,
             reader,

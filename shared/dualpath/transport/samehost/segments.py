@@ -1,0 +1,135 @@
+"""Memory that the writer shares, as both sides see it, and where in it the payload of a frame lies."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dualpath.memory.shared import SEALS, SharedMemory
+from dualpath.transport.frames import MAX_TRANSFER_BYTES, MAX_WRITE_BYTES, MalformedFrame
+from dualpath.transport.rdma.memory import extent_of
+
+MAX_SEGMENTS = 16
+_EXTENT = struct.Struct("<IIQ")
+"""Segment, bytes, offset."""
+MAX_EXTENTS = MAX_TRANSFER_BYTES // _EXTENT.size
+_WORD_BYTES = mmap.PAGESIZE
+
+
+class Extent(NamedTuple):
+    segment: int
+    nbytes: int
+    offset: int
+
+
+def unpack(payload: bytes | bytearray) -> list[Extent]:
+    """What a PULL says. Raises MalformedFrame."""
+    if not payload or len(payload) % _EXTENT.size:
+        raise MalformedFrame(f"a PULL cannot have {len(payload)} bytes")
+    extents = [Extent._make(fields) for fields in _EXTENT.iter_unpack(payload)]
+    if sum(extent.nbytes for extent in extents) > MAX_WRITE_BYTES:
+        raise MalformedFrame(f"a PULL of more than {MAX_WRITE_BYTES} bytes")
+    return extents
+
+
+class Offered:
+    """Memory of this process that peers may read. Descriptors are this object's own."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+        """By segment."""
+        self._views: list[memoryview] = []
+        """Held, so that nothing else comes to lie at these addresses."""
+        self._starts: list[tuple[int, int, int]] = []
+        """(address, bytes, segment), in order."""
+
+    def add(self, shared: SharedMemory) -> None:
+        if shared.sealed and len(self.fds) < MAX_SEGMENTS:
+            address, nbytes = extent_of(shared.view)
+            self._starts.append((address, nbytes, len(self.fds)))
+            self._starts.sort()
+            self._views.append(memoryview(shared.view))
+            self.fds.append(os.dup(shared.fd))
+
+    def pack(self, pieces: Sequence[memoryview], segments: int) -> bytes | None:
+        """Where the pieces lie, neighbours joined; None where not all do in the first `segments` segments, or too
+        many of them lie apart."""
+        extents: list[Extent] = []
+        for piece in pieces:
+            found = self._find(piece)
+            if found is None or found.segment >= segments:
+                return None
+            last = extents[-1] if extents else None
+            if last and (last.segment, last.offset + last.nbytes) == (found.segment, found.offset):
+                extents[-1] = last._replace(nbytes=last.nbytes + found.nbytes)
+            else:
+                extents.append(found)
+        if not 0 < len(extents) <= MAX_EXTENTS:
+            return None
+        return b"".join(_EXTENT.pack(*extent) for extent in extents)
+
+    def _find(self, piece: memoryview) -> Extent | None:
+        address, nbytes = extent_of(piece)
+        index = bisect_right(self._starts, address, key=lambda known: known[0]) - 1
+        if index < 0:
+            return None
+        start, length, segment = self._starts[index]
+        return (
+            Extent(segment, nbytes, address - start) if address + nbytes <= start + length else None
+        )
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+        self._views.clear()
+        self._starts.clear()
+
+
+class Word:
+    """The writer's: whether it has given a link up."""
+
+    def __init__(self) -> None:
+        self.shared = SharedMemory("link", _WORD_BYTES)
+
+    def give_up(self) -> None:
+        """Peers may see it before what is written next, and must after a `fence`."""
+        self.shared.view[0] = 1
+
+
+class Mapped:
+    """A writer's memory, as the target sees it."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        """`fds`: of its word, then of its segments; they stay the caller's. Raises ValueError, OSError where they
+        are not what a writer shares."""
+        if not 2 <= len(fds) <= 1 + MAX_SEGMENTS:
+            raise ValueError(f"{len(fds)} descriptors came")
+        self._word, *self._segments = (_map(fd) for fd in fds)
+
+    @property
+    def given_up(self) -> bool:
+        """To be asked when what was copied is to be used."""
+        return self._word[0] != 0
+
+    def views(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """Read-only. Raises MalformedFrame for what lies outside."""
+        views = []
+        for segment, nbytes, offset in extents:
+            if segment >= len(self._segments) or offset + nbytes > len(self._segments[segment]):
+                raise MalformedFrame(
+                    f"a PULL of [{offset}, {offset + nbytes}) of segment {segment}"
+                )
+            views.append(self._segments[segment][offset : offset + nbytes])
+        return views
+
+
+def _map(fd: int) -> memoryview:
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        raise ValueError("memory came that its owner may cut: reading it could end this process")
+    return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ))

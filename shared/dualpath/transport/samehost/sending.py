@@ -1,0 +1,63 @@
+"""The writer's half: a frame whose payload lies in shared memory says where."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from dualpath.lanes.api import Lane, Nic
+from dualpath.transport.frames import Header, Kind
+from dualpath.transport.outbox import Outbox
+from dualpath.transport.samehost.segments import Offered
+from dualpath.transport.sending import Operation, Sender
+
+MIN_PULL_BYTES = 16 * 1024
+"""What is smaller goes inside the link: to say where it lies takes as long."""
+
+
+class PullingSender(Sender):
+    """`attach` returns how many segments the peer has mapped, once that is known."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        nic: Nic,
+        lane: Lane,
+        *,
+        offered: Offered,
+        attach: Callable[[], Awaitable[int]],
+    ) -> None:
+        super().__init__(outbox, nic, lane)
+        self._offered = offered
+        self._attach = attach
+        self._segments: int | None = None
+
+    @property
+    def owed(self) -> bool:
+        return super().owed or self.reading
+
+    @property
+    def reading(self) -> bool:
+        """The peer may be reading memory of this process."""
+        return any(operation.reading for operation in self._writes.values())
+
+    async def _send_write(
+        self,
+        op: int,
+        operation: Operation,
+        key: int,
+        offset: int,
+        source: Sequence[memoryview],
+        imm: int,
+    ) -> None:
+        if self._segments is None and self._offered.fds and sum(map(len, source)) >= MIN_PULL_BYTES:
+            self._segments = await self._attach()
+        await super()._send_write(op, operation, key, offset, source, imm)
+
+    def _frame(self, header: Header, pieces: list[memoryview]) -> tuple[list[memoryview], bool]:
+        if not self._segments or header.length < MIN_PULL_BYTES:
+            return super()._frame(header, pieces)
+        where = self._offered.pack(pieces, self._segments)
+        if where is None:
+            return super()._frame(header, pieces)
+        pull = header._replace(kind=Kind.PULL, length=len(where))
+        return [memoryview(pull.pack() + where)], True
