@@ -27,7 +27,7 @@ from dualpath.transport.api import LinkError
 from dualpath.transport.frames import END, Header, Kind, Status
 from dualpath.wire.types import Address
 
-WAYS = EVERY_WAY
+WAYS = [*EVERY_WAY[:-1], pytest.param("shared", marks=pytest.mark.slow)]
 NBYTES = 20_000_000
 
 

@@ -23,7 +23,8 @@ def fence() -> None:
 @cache
 def available() -> bool:
     """The kernel has the barrier, and lets this process use it."""
-    return _call(_QUERY) & _GLOBAL > 0 and _call(_GLOBAL) == 0
+    supported = _call(_QUERY)
+    return supported > 0 and bool(supported & _GLOBAL)
 
 
 def _call(command: int) -> int:
