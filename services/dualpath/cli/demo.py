@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import secrets
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from rich.console import Console
 from rich.live import Live
 
 from dualpath.cli.agent import run_agent
 from dualpath.cli.api_client import ApiClient, ApiProblem
-from dualpath.cli.demo_cluster import EMULATED_TOKEN_S, NicWatch, NotStarted, emulates, own_cluster
+from dualpath.cli.demo_cluster import EMULATED_TOKEN_S, NicWatch, emulates, own_cluster
 from dualpath.cli.demo_view import DemoView, ttft_table
+from dualpath.cli.started import NotStarted, ends_in_order
 from dualpath.cli.words import INTERRUPTED, WRONG_USE, complain
 from dualpath.cluster.home import Home
 from dualpath.cluster.stop import running_cluster
@@ -28,7 +27,7 @@ def demo(model: str | None, url: str | None, *, api_key: str | None = None) -> i
         complain(problem)
         return WRONG_USE
     try:
-        with _ends_in_order(), ExitStack() as stack:
+        with ends_in_order(), ExitStack() as stack:
             if url is None:
                 name = model or NAMED_MODELS[0]
                 with console.status(f"Starting a cluster that serves {name}, for this demo only …"):
@@ -47,18 +46,6 @@ def demo(model: str | None, url: str | None, *, api_key: str | None = None) -> i
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
-
-
-@contextmanager
-def _ends_in_order() -> Iterator[None]:
-    """Whoever asks it to end, the cluster is stopped and its home removed, as after Ctrl-C."""
-    others = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wrong_use(model: str | None, url: str | None) -> str | None:

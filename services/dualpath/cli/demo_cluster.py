@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,26 +12,19 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from dualpath.cli.started import started
 from dualpath.cluster.home import Home
-from dualpath.cluster.record import ClusterRecord, load_record
+from dualpath.cluster.record import ClusterRecord
 from dualpath.cluster.status import read_status
 from dualpath.model.locate import model_directory
 from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, load_settings
-from dualpath.telemetry.leash import leashed
 from dualpath.wire.types import NicUse
 
 EMULATED_TOKEN_S = 2e-4
 """Time of a computed prompt token on the demo's synthetic engines: of a large model rather than of none."""
 
 _EMULATION = f"{ENV_PREFIX}SYNTHETIC__TOKEN_S"
-_TICK_S = 0.1
 _WATCH_S = 0.5
-_STOP_S = 30.0
-_TAIL_LINES = 12
-
-
-class NotStarted(Exception):
-    """The cluster did not start; the text is what it said last."""
 
 
 @contextmanager
@@ -47,53 +38,16 @@ def own_cluster(model: str) -> Iterator[tuple[Home, ClusterRecord]]:
         if made.is_dir():
             home.root.mkdir()
             home.models.symlink_to(made.parent)
-        command = [sys.executable, "-m", "dualpath.cli.main", "up", "--model", model]
-        command += ["--home", str(home.root), "--port", "0"]
         environment = dict(os.environ)
         if emulates(model):
             environment[_EMULATION] = str(EMULATED_TOKEN_S)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                leashed(command),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for the demo, which then stops its cluster in order.
-                start_new_session=True,
-            )
-        try:
-            yield home, _until_ready(process, home, log)
-        finally:
-            _stop(process)
+        with started(home, ["--model", model], environment, log) as record:
+            yield home, record
 
 
 def emulates(model: str) -> bool:
     """Does the demo say how fast the engines are? Not where they are real, or settings of the user's say it."""
     return model == "synthetic" and not {_EMULATION, CONFIG_VARIABLE} & os.environ.keys()
-
-
-def _until_ready(process: subprocess.Popen[bytes], home: Home, log: Path) -> ClusterRecord:
-    """The supervisor bounds each step of a start itself (`start_s`)."""
-    while True:
-        record = load_record(home)
-        if record is not None and record.state == "ready":
-            return record
-        try:
-            process.wait(_TICK_S)
-        except subprocess.TimeoutExpired:
-            continue
-        lines = log.read_text("utf-8", "replace").splitlines()
-        raise NotStarted("\n".join(["the cluster did not start:", *lines[-_TAIL_LINES:]]))
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 class NicWatch:

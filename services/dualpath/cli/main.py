@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +65,8 @@ def root() -> None:
     dualpath bench isolation                       what virtual lanes do for model execution
     dualpath trace make -o 64k.jsonl               agents like the paper's, to replay
     dualpath replay --trace 64k.jsonl              replay them against any server, and measure
+    dualpath bench offline                         Basic, DualPath and Oracle, on clusters of their own
+    dualpath report A.json B.json                  what changed between two of those
     dualpath store stat                            what KV-Cache the shards keep on disk
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from
@@ -325,6 +328,30 @@ def demo(
     from dualpath.cli.demo import demo as show
 
     raise typer.Exit(show(model, url, api_key=api_key))
+
+
+@app.command()
+def report(
+    results: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE.json...", help="One to draw anew, or two to compare."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", help="Write PATH.html (and, of one, PATH.png)."),
+    ] = None,
+) -> None:
+    """Show the results of `dualpath bench`, or compare two of them: before, and after.
+
+    A change is told from the spread of runs: take several repetitions. With --out, as a page too.
+
+    \b
+    dualpath report dualpath-offline-20261130-1200.json --out offline
+    dualpath report before.json after.json --out change
+    """
+    from dualpath.cli.bench.reporting import report as show
+
+    raise typer.Exit(show(results, out))
 
 
 @app.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,3 +50,194 @@ def bench_isolation(
     from dualpath.cli.bench.isolation import isolation
 
     raise typer.Exit(isolation(bandwidth, quantum, piece, engines, rounds, bursts, plot))
+
+
+# ── experiments on clusters ────────────────────────────────────────────────────────────────────────
+Profile = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="hopper-ds660b, hopper-ds27b, hopper-qwen32b or laptop."),
+]
+TraceName = Annotated[
+    str, typer.Option("--trace", metavar="NAME", help="Agents like Table 2's: 32K, 48K or 64K.")
+]
+Agents = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=4096, help="Emulated ones; each stands for many."),
+]
+Turns = Annotated[
+    int,
+    typer.Option(metavar="N", min=1, help="Of each agent, after the one that reads its context."),
+]
+Repetitions = Annotated[
+    int, typer.Option("--repetitions", metavar="N", min=1, help="Of all runs, in turns.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of trace and arrivals.")]
+Systems = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Of basic, pe-only, dualpath and oracle, with commas."),
+]
+Shapes = Annotated[
+    str | None, typer.Option(metavar="SHAPES", help="1P1D,2P1D: prefill and decode nodes.")
+]
+Values = Annotated[
+    str | None, typer.Option("--values", metavar="NUMBERS", help="Places on the axis, with commas.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="PATH", help="PATH.json, .html and .png; default: by name and time."
+    ),
+]
+
+
+def _carry_out(kind: str, given: Mapping[str, Any]) -> None:
+    from dualpath.cli.bench.start import start
+
+    raise typer.Exit(start(kind, given))
+
+
+@bench.command("offline")
+def bench_offline(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 2,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    out: Out = None,
+) -> None:
+    """How long until all agents have ended, by system, against what the hardware allows?
+
+    Starts a cluster for each of 1P1D, 2P1D, 1P2D and each of basic, pe-only, dualpath, oracle, one at a time, with
+    emulated engines and NICs of the profile's proportions; checks every answer; writes JSON, a page and a picture.
+    Takes about 10 minutes on two cores, with nothing else running: a run in which the CPU was the limit is invalid.
+
+    Exit code 0: all gates held; 4: measured, but not all did; 1: a cluster failed; 130: interrupted.
+
+    \b
+    dualpath bench offline
+    dualpath bench offline --profile laptop --shapes 1P1D --repetitions 1
+    """
+    _carry_out("offline", locals())
+
+
+@bench.command("ratio")
+def bench_ratio(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    out: Out = None,
+) -> None:
+    """What does the second read path give at each ratio of prefill to decode nodes? About 8 minutes."""
+    _carry_out("ratio", locals())
+
+
+@bench.command("append")
+def bench_append(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    values: Values = None,
+    out: Out = None,
+) -> None:
+    """How much is gained as turns append more? About 7 minutes."""
+    _carry_out("append", locals())
+
+
+@bench.command("generate")
+def bench_generate(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    values: Values = None,
+    out: Out = None,
+) -> None:
+    """How much is gained as answers get longer? About 8 minutes."""
+    _carry_out("generate", locals())
+
+
+@bench.command("ablation")
+def bench_ablation(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    values: Values = None,
+    out: Out = None,
+) -> None:
+    """What does each technique add? basic, + layerwise, + dual path, + scheduling, + split, with the memory of
+    prefill engines at 50, 100 and 150 %. About 8 minutes."""
+    _carry_out("ablation", locals())
+
+
+@bench.command("balance")
+def bench_balance(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 2,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    out: Out = None,
+) -> None:
+    """Do all nodes' storage NICs read alike? Round robin, adaptive, split. About 3 minutes."""
+    _carry_out("balance", locals())
+
+
+@bench.command("online")
+def bench_online(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    values: Values = None,
+    out: Out = None,
+) -> None:
+    """How many agents per second are served within TTFT ≤ 4 s and TPOT ≤ 50 ms (the profile's seconds)?
+
+    Agents arrive as a Poisson process; --values are multiples of the rate that fills the prefill nodes' SNICs. A
+    system that broke the limits at one rate is not asked for higher ones. About 12 minutes.
+    """
+    _carry_out("online", locals())
+
+
+@bench.command("rollout")
+def bench_rollout(
+    profile: Profile = "hopper-ds27b",
+    trace: TraceName = "64K",
+    agents: Agents = None,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Of each prompt.")] = 4,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    systems: Systems = None,
+    shapes: Shapes = None,
+    out: Out = None,
+) -> None:
+    """How long until many samples of each long prompt are there, as in reinforcement learning? About 3 minutes."""
+    _carry_out("rollout", locals())

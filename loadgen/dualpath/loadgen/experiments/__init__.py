@@ -1,0 +1,1 @@
+"""What experiments are made of: workloads, the systems that are compared, bounds, and gates of validity. Pure."""

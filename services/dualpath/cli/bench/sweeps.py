@@ -1,0 +1,124 @@
+"""Experiments along an axis: what systems gain as a workload or a memory changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dualpath.cli.bench.experiment import Plan
+from dualpath.cli.bench.jct import EQUAL, jct
+from dualpath.cli.bench.workbench import Options, Workbench
+from dualpath.loadgen.experiments.systems import ABLATION, shape_name
+from dualpath.loadgen.experiments.workload import scaled_turns
+from dualpath.loadgen.report.results import Claim, Run
+from dualpath.loadgen.traces import Trace
+
+
+def append(options: Options) -> Plan:
+    return _sweep(
+        options,
+        "append",
+        "Appended tokens scaled",
+        "How much is gained as turns append more, so that computing takes over from reading?",
+        "appended tokens, times",
+        lambda trace, x: scaled_turns(trace, append=x),
+        "1.82 to 1.99 × over Basic (660B, 64K, 1,024 agents); falls as appends grow",
+    )
+
+
+def generate(options: Options) -> Plan:
+    return _sweep(
+        options,
+        "generate",
+        "Generated tokens scaled",
+        "How much is gained as answers get longer, so that decoding takes over from reading?",
+        "generated tokens, times",
+        lambda trace, x: scaled_turns(trace, generate=x),
+        "as with appended tokens: falls as answers grow",
+    )
+
+
+def _sweep(
+    options: Options,
+    kind: str,
+    title: str,
+    question: str,
+    axis: str,
+    scaled: Callable[[Trace, float], Trace],
+    published: str,
+) -> Plan:
+    bench = Workbench(options, 1536)
+    (p, d), *_ = options.chosen_shapes(bench.own_shape())
+    values = options.axis("0.5,1,2,4,8" if kind == "generate" else "1,4,16,48")
+    traces = {x: scaled(bench.trace, x) for x in values}
+    settings = bench.settings(*traces.values())
+    systems = options.chosen_systems("pe-only,dualpath")
+    cells = [
+        bench.cell(system, p, d, settings=settings, trace=traces[x], x=x)
+        for x in values
+        for system in systems
+    ]
+
+    def claims(runs: Sequence[Run]) -> tuple[Claim, ...]:
+        place = shape_name(p, d)
+        base = systems[0].name
+        found = []
+        for system in systems[1:]:
+            gains = [
+                (x, slow / fast)
+                for x in values
+                if (slow := jct(runs, base, place, x))
+                and (fast := jct(runs, system.name, place, x))
+            ]
+            if gains:
+                said = ", ".join(f"{gain:.2f} × at {x:g}" for x, gain in gains)
+                worst = min(gain for _, gain in gains)
+                found.append(
+                    Claim(
+                        f"{place}: {system.name} over {base}", published, said, worst >= 1 - EQUAL
+                    )
+                )
+        return tuple(found)
+
+    return bench.plan(kind, title, question, cells, axis=axis, claims=claims)
+
+
+def ablation(options: Options) -> Plan:
+    bench = Workbench(options, 1536)
+    (p, d), *_ = options.chosen_shapes(bench.own_shape())
+    values = options.axis("0.5,1,1.5")
+    settings = bench.settings()
+    cells = [
+        bench.cell(
+            system,
+            p,
+            d,
+            settings={**settings, "prefill_hbm": round(settings["prefill_hbm"] * x)},
+            x=x,
+        )
+        for x in values
+        for system in ABLATION
+    ]
+    published = {"+ layerwise": "−17.2 %", "+ dual path": "−38.2 %", "+ scheduling": "−45.6 %"}
+
+    def claims(runs: Sequence[Run]) -> tuple[Claim, ...]:
+        place = shape_name(p, d)
+        return tuple(
+            Claim(
+                f"{system.name}, HBM × {x:g}: JCT against basic",
+                published.get(system.name, "not published") if x == 1 else "not published",
+                f"{100 * (here / base - 1):+.1f} %".replace("-", "−"),
+            )
+            for x in values
+            for system in ABLATION[1:]
+            if (base := jct(runs, "basic", place, x)) and (here := jct(runs, system.name, place, x))
+        )
+
+    return bench.plan(
+        "ablation",
+        "Ablation",
+        "What does each technique add, and how does that depend on the memory of prefill engines?",
+        cells,
+        axis="HBM of prefill engines, times",
+        claims=claims,
+        notes=("Published: 660B on 2P4D, 64K, 1,024 and 2,048 agents.",),
+    )

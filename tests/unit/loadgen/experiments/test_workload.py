@@ -1,0 +1,80 @@
+from dualpath.loadgen.experiments.workload import (
+    contexts,
+    longest,
+    scaled_turns,
+    stretches,
+    totals,
+)
+from dualpath.loadgen.traces import Trace, make_trace
+from dualpath.loadgen.traces.model import Trajectory, Turn
+
+
+def trace() -> Trace:
+    return make_trace("64K", trajectories=20, seed=3, lengths=1 / 16)
+
+
+def test_a_stretch_is_part_of_its_life_with_the_context_of_then() -> None:
+    whole = trace()
+    cut = stretches(whole, 20, 5, seed=1)
+    assert len(cut) == 20
+    for life, part in zip(whole.trajectories, cut.trajectories, strict=True):
+        assert len(part.turns) == 6
+        start = next(k for k in range(len(life.turns)) if life.turns[k : k + 5] == part.turns[1:])
+        before = life.turns[:start]
+        assert part.turns[0].append_tokens == sum(
+            turn.append_tokens + turn.generate_tokens for turn in before
+        )
+
+
+def test_stretches_follow_from_the_seed() -> None:
+    assert stretches(trace(), 8, 4, seed=1) == stretches(trace(), 8, 4, seed=1)
+    assert stretches(trace(), 8, 4, seed=1) != stretches(trace(), 8, 4, seed=2)
+
+
+def test_more_agents_than_trajectories_have_trajectories_too() -> None:
+    few = make_trace("32K", trajectories=3, seed=0, lengths=1 / 16)
+    assert len(stretches(few, 7, 2, seed=0)) == 7
+
+
+def test_a_life_shorter_than_the_stretch_is_taken_from_its_second_turn_on() -> None:
+    life = Trajectory("short", (Turn(100, 10), Turn(20, 10), Turn(20, 10)))
+    (part,) = stretches(Trace("t", (life,)), 1, 9, seed=0).trajectories
+    assert part.turns == (Turn(110, 1), Turn(20, 10), Turn(20, 10))
+
+
+def test_a_life_of_one_turn_is_taken_whole() -> None:
+    life = Trajectory("one", (Turn(100, 10),))
+    (part,) = stretches(Trace("t", (life,)), 1, 4, seed=0).trajectories
+    assert part.turns == (Turn(100, 10),)
+
+
+def test_contexts_are_the_first_turns() -> None:
+    cut = stretches(trace(), 4, 3, seed=0)
+    stored = contexts(cut)
+    assert [len(t.turns) for t in stored.trajectories] == [1] * 4
+    assert [t.turns[0].append_tokens for t in stored.trajectories] == [
+        t.turns[0].append_tokens for t in cut.trajectories
+    ]
+    assert [t.seed for t in stored.trajectories] == [t.seed for t in cut.trajectories]
+
+
+def test_scaling_turns_leaves_the_context() -> None:
+    one = Trace("t", (Trajectory("a", (Turn(1000, 1), Turn(20, 10))),))
+    scaled = scaled_turns(one, append=4, generate=0.5)
+    assert scaled.trajectories[0].turns == (Turn(1000, 1), Turn(80, 5))
+
+
+def test_totals_of_a_stored_context() -> None:
+    """Blocks of 8. Turn 1: 100 tokens, all stored, the last is computed: 96 hit. Then 1 generated (no KV of it yet),
+    20 appended: 121 tokens, of which 100 have KV: 96 hit."""
+    agent = Trajectory("a", (Turn(100, 1), Turn(20, 10)))
+    found = totals([agent], 8)
+    assert (found.turns, found.hit_tokens, found.miss_tokens) == (2, 96 + 96, 4 + 25)
+    assert found.pairs == (4 * 96 + 10) + (25 * 96 + 25 * 26 // 2)
+    assert (found.generate_tokens, found.longest_generate_tokens) == (11, 11)
+    assert longest([agent]) == 131
+
+
+def test_totals_of_a_context_that_is_not_stored() -> None:
+    agent = Trajectory("a", (Turn(100, 1), Turn(20, 10)))
+    assert totals([agent], 8, stored=False).hit_tokens == 96
