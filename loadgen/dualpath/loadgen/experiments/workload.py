@@ -28,7 +28,7 @@ class Totals:
     generate_tokens: int
     longest_generate_tokens: int
     resident_tokens: int = 0
-    """Of each turn, its context times the tokens that it generates: what decode memory holds, and for how many steps."""
+    """Of each turn, its context times the tokens it generates: what decode memory holds, and for how many steps."""
 
 
 def stretches(trace: Trace, agents: int, turns: int, seed: int) -> Trace:
