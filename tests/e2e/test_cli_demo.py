@@ -84,7 +84,7 @@ def test_its_own_cluster_ends_with_it_and_leaves_nothing_but_the_users_model(
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        until(runs, "its cluster is ready", within_s=60)
+        until(runs, "its cluster is ready", within_s=180)
         process.send_signal(end)
         _, errors = process.communicate(timeout=60)
     assert process.returncode in (0, 130), errors
