@@ -69,7 +69,7 @@ class DecodeNode(Node):
             profile=profile,
         )
         self._requests: AttemptTable[DecodeRequest] = AttemptTable(self.crashed)
-        self._sender = TokenSender(bus, node_id)
+        self._sender = TokenSender(bus, node_id, node_lost_s=settings.node_lost_s)
         self._streams = self._sender.streams
         self._write_back = WriteBack(
             self.store,

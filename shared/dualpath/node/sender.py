@@ -32,8 +32,10 @@ async def publish_tokens(
 class TokenSender:
     """The streams that a decode node owns, on their way. `run` is the task that sends again."""
 
-    def __init__(self, bus: Bus, node_id: str) -> None:
-        self.streams = TokenStreams(resend_s=RESEND_S)
+    def __init__(self, bus: Bus, node_id: str, *, node_lost_s: float) -> None:
+        # After half of that the scheduler has taken a silent gateway for lost: should it come back, it submits anew.
+        self.streams = TokenStreams(resend_s=RESEND_S, gone_s=4 * node_lost_s)
+        self._connected_s = time.monotonic()
         self._bus = bus
         self._node_id = node_id
         # What is sent must leave in order: after a gap the gateway takes nothing.
@@ -48,8 +50,10 @@ class TokenSender:
         """Send again what stays unacknowledged; ends only by cancellation."""
         while True:
             await asyncio.sleep(RESEND_S / 2)
+            if not self._bus.connected:
+                self._connected_s = time.monotonic()
             async with self._sending:
-                await self._send(self.streams.stale(time.monotonic()))
+                await self._send(self.streams.stale(time.monotonic(), self._connected_s))
             # Of a request that no longer decodes, what follows a piece that was lost.
             await self.send_fresh()
 

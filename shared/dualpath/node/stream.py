@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from dualpath.wire.control import TokenAck, TokenEvent
 from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled
@@ -38,6 +39,10 @@ class TokenStream:
     """The gateway has everything: nothing needs to be kept."""
     repeating: bool = False
     """Something was lost: until the gateway takes the first piece of it, nothing else is sent."""
+    heard_s: float = 0.0
+    """When its gateway last gave a sign of life about it."""
+    ended_s: float = inf
+    """When its finish was first sent."""
     moved_s: float = 0.0
     """Since when what is unacknowledged has been so: it was sent, or the gateway took what came before it."""
 
@@ -60,6 +65,7 @@ class TokenStream:
 
     def acknowledge(self, ack: TokenAck, now_s: float) -> None:
         """Take a gateway's word for what it has; numbers out of range count for nothing."""
+        self.heard_s = now_s
         taken = min(ack.next_index - self.base, len(self.tokens))
         if taken > self.acked or ack.finished:
             self.acked = max(self.acked, taken)
@@ -74,6 +80,8 @@ class TokenStream:
         self.sent = stop = min(len(self.tokens), start + EVENT_TOKENS)
         ends = self.finish is not None and stop == len(self.tokens)
         self.finish_sent = self.finish_sent or ends
+        if ends:
+            self.ended_s = min(self.ended_s, now_s)
         return TokenEvent(
             self.attempt,
             self.base + start,
@@ -100,14 +108,15 @@ def batches(events: Sequence[TokenEvent]) -> Iterator[tuple[TokenEvent, ...]]:
 class TokenStreams:
     """All streams of a decode node, and what of them is to be sent to which gateway."""
 
-    def __init__(self, *, resend_s: float) -> None:
-        self._resend_s = resend_s
+    def __init__(self, *, resend_s: float, gone_s: float = inf) -> None:
+        """A gateway that says nothing about a finished stream for `gone_s`, though the bus is there, is gone."""
+        self._resend_s, self._gone_s = resend_s, gone_s
         self._streams: dict[Attempt, TokenStream] = {}
 
     def open(
         self, attempt: Attempt, gateway_id: str, base: int, *, now_s: float, expires_s: float
     ) -> TokenStream:
-        stream = TokenStream(attempt, gateway_id, base, expires_s, moved_s=now_s)
+        stream = TokenStream(attempt, gateway_id, base, expires_s, heard_s=now_s, moved_s=now_s)
         self._streams[attempt] = stream
         return stream
 
@@ -127,10 +136,14 @@ class TokenStreams:
         """Unsent events by gateway."""
         return self._collect(lambda stream: stream.fresh(now_s))
 
-    def stale(self, now_s: float) -> dict[str, list[TokenEvent]]:
-        """Events to be sent again, by gateway; finished streams that nobody took in time are given up."""
+    def stale(self, now_s: float, connected_s: float = 0.0) -> dict[str, list[TokenEvent]]:
+        """Events to be sent again, by gateway; finished streams that nobody took in time are given up, and those of
+        gateways that are gone. The bus is there since `connected_s`."""
         for attempt, stream in list(self._streams.items()):
-            if stream.finish is not None and now_s >= stream.expires_s:
+            silent_s = now_s - max(stream.heard_s, stream.ended_s, connected_s)
+            if stream.finish is not None and (
+                now_s >= stream.expires_s or silent_s >= self._gone_s
+            ):
                 self.drop(attempt)
         return self._collect(lambda stream: stream.stale(now_s, self._resend_s))
 

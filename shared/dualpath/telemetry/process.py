@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -33,6 +35,14 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         # The last place where it can be told.
         log.error("service failed", reason=f"{type(error).__name__}: {error}", exc_info=error)
         raise SystemExit(1) from None
+
+
+def keep_pauses_short() -> None:
+    """For a process whose event loop must never be late: what is in memory now is no garbage, and no collection need
+    look through it (30 ms, for what a gateway has loaded); threads that compute let the loop in after 1 ms, not 5."""
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(0.001)
 
 
 async def _run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -112,6 +112,23 @@ def test_a_finished_stream_is_kept_until_the_requests_deadline() -> None:
     assert len(streams) == 0
 
 
+def test_a_finished_stream_of_a_gateway_that_is_gone_is_given_up() -> None:
+    streams = TokenStreams(resend_s=1.0, gone_s=10.0)
+    stream = streams.open(ATTEMPT, "g", 0, now_s=0.0, expires_s=600.0)
+    assert streams.stale(50.0) == {}
+    stream.finish = "stop"
+    # Silence counts from the end on, and while the bus is there; a sign of life is no silence.
+    streams.stale(55.0)
+    streams.fresh(60.0)
+    assert streams.stale(69.0)
+    streams.acknowledge(TokenAck(ATTEMPT, 0), 69.5)
+    assert streams.stale(78.0, connected_s=0.0)
+    assert streams.stale(88.0, connected_s=87.0)
+    assert len(streams) == 1
+    assert streams.stale(97.0, connected_s=87.0) == {}
+    assert len(streams) == 0
+
+
 def test_a_stream_that_is_still_fed_outlives_the_deadline() -> None:
     """Its request's task ends it."""
     streams, _ = streams_with_one(expires_s=60.0)

@@ -9,6 +9,7 @@ from dualpath.cli.seat import Seat, until_stopped
 from dualpath.cluster.record import Ready
 from dualpath.gateway import GatewayService
 from dualpath.model.spec import load_spec
+from dualpath.telemetry.process import keep_pauses_short
 
 _POLL_S = 0.02
 
@@ -23,6 +24,7 @@ async def serve_gateway(seat: Seat, stop: asyncio.Event) -> None:
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             if await _healthy(service, stop):
                 # /metrics and /health are at the API's own port.
+                keep_pauses_short()
                 seat.ready(Ready(port, url=f"http://{host}:{port}/v1"))
                 await until_stopped(stop, service.wait())
         finally:
