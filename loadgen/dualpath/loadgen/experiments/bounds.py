@@ -12,7 +12,7 @@ from dualpath.settings.hardware import HardwareProfile
 @dataclass(frozen=True)
 class Bounds:
     """Lower bounds of a JCT in seconds. `storage_s`: all hits at the full rate of the SNICs that may read them;
-    `compute_s`: all new tokens on all prefill engines; `decode_s`: the steps of the agent that generates most;
+    `compute_s`: all new tokens on all prefill engines; `decode_s`: the steps of the agent that has most of them;
     `memory_s`: all contexts, for as long as each is decoded, in the memory of all decode engines."""
 
     storage_s: float
@@ -50,6 +50,6 @@ def bounds_of(
     return Bounds(
         storage_s=nbytes / (readers * profile.snic_bytes_per_s) if readers else 0.0,
         compute_s=compute_s / prefill,
-        decode_s=totals.longest_generate_tokens * profile.decode_step_s,
+        decode_s=totals.longest_steps * profile.decode_step_s,
         memory_s=resident_bytes * profile.decode_step_s / memory_bytes,
     )

@@ -18,17 +18,17 @@ from dualpath.loadgen.traces.model import Trace, Trajectory, Turn
 @dataclass(frozen=True)
 class Totals:
     """Of a trace, with blocks of `block_tokens` that are all kept: prompt tokens that hit (`hit_tokens`), the rest
-    (`miss_tokens`), pairs of a computed token and one before it, turns, generated tokens, those of the agent that
-    generates most."""
+    (`miss_tokens`), pairs of a computed token and one before it, turns, generated tokens, and the decode steps of the
+    agent that has most of them: one for each token of an answer after the first."""
 
     turns: int
     hit_tokens: int
     miss_tokens: int
     pairs: int
     generate_tokens: int
-    longest_generate_tokens: int
+    longest_steps: int
     resident_tokens: int = 0
-    """Of each turn, its context times the tokens it generates: what decode memory holds, and for how many steps."""
+    """Of each turn, its context times its decode steps: what decode memory holds, and for how many steps."""
 
 
 def stretches(trace: Trace, agents: int, turns: int, seed: int) -> Trace:
@@ -99,9 +99,9 @@ def totals(trajectories: Sequence[Trajectory], block_tokens: int, *, stored: boo
             miss = length - hit
             hits, misses, turns = hits + hit, misses + miss, turns + 1
             pairs += miss * hit + miss * (miss + 1) // 2
-            resident += (length + turn.generate_tokens) * turn.generate_tokens
+            resident += length * (turn.generate_tokens - 1)
             length += turn.generate_tokens
             known = length - 1
         generated += trajectory.generate_tokens
-        most = max(most, trajectory.generate_tokens)
+        most = max(most, trajectory.generate_tokens - len(trajectory.turns))
     return Totals(turns, hits, misses, pairs, generated, most, resident)

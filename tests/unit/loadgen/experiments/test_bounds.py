@@ -19,7 +19,7 @@ TOTALS = Totals(
     miss_tokens=1000,
     pairs=2_000_000,
     generate_tokens=100,
-    longest_generate_tokens=10,
+    longest_steps=10,
 )
 
 

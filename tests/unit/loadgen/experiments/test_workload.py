@@ -71,7 +71,8 @@ def test_totals_of_a_stored_context() -> None:
     found = totals([agent], 8)
     assert (found.turns, found.hit_tokens, found.miss_tokens) == (2, 96 + 96, 4 + 25)
     assert found.pairs == (4 * 96 + 10) + (25 * 96 + 25 * 26 // 2)
-    assert (found.generate_tokens, found.longest_generate_tokens) == (11, 11)
+    assert (found.generate_tokens, found.longest_steps) == (11, 9)
+    assert found.resident_tokens == 121 * 9
     assert longest([agent]) == 131
 
 
