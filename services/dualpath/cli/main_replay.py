@@ -46,8 +46,12 @@ def replay(
             help="End open loops by the paper's rules, their times divided by SCALE.",
         ),
     ] = None,
-    slo_ttft: Annotated[float, typer.Option(metavar="S", help="Of --search.")] = 4.0,
-    slo_tpot: Annotated[float, typer.Option(metavar="S", help="Of --search.")] = 0.05,
+    slo_ttft: Annotated[
+        float | None, typer.Option(metavar="S", help="Of --search; default: 4 / SCALE.")
+    ] = None,
+    slo_tpot: Annotated[
+        float | None, typer.Option(metavar="S", help="Of --search; default: 0.05 / SCALE.")
+    ] = None,
     slo_percent: Annotated[
         float | None, typer.Option(metavar="P", help="Of --search: a percentile; default: means.")
     ] = None,

@@ -47,8 +47,8 @@ class Asked:
     search: str | None
     max_s: float | None
     paper_rules: float | None
-    slo_ttft: float
-    slo_tpot: float
+    slo_ttft: float | None
+    slo_tpot: float | None
     slo_percent: float | None
     lengths: float
     turns: float
@@ -189,7 +189,12 @@ async def _once(
 async def _search(
     asked: Asked, trace: Trace, target: Target, stop: StopRules, console: Console
 ) -> int:
-    slo = Slo(asked.slo_ttft, asked.slo_tpot, asked.slo_percent)
+    paper = Slo().divided(asked.paper_rules or 1.0)
+    slo = Slo(
+        paper.ttft_s if asked.slo_ttft is None else asked.slo_ttft,
+        paper.tpot_s if asked.slo_tpot is None else asked.slo_tpot,
+        asked.slo_percent,
+    )
     interrupted = False
     runs = 0
 

@@ -20,7 +20,7 @@ NOBODY = "http://127.0.0.1:1/v1"
 def asked(**given: Any) -> Asked:
     defaults: dict[str, Any] = dict.fromkeys(Asked.__dataclass_fields__)
     defaults |= {
-        "trace": "32K", "url": NOBODY, "timed": False, "slo_ttft": 4.0, "slo_tpot": 0.05,
+        "trace": "32K", "url": NOBODY, "timed": False,
         "lengths": 0.02, "turns": 0.05, "time": 1.0, "prompts": "auto", "vocab": "300:30000",
         "exact": True, "explain": False, "retries": 0, "timeout_s": 5.0, "records": True, "agents": 2,
     }  # fmt: skip

@@ -32,7 +32,11 @@ def test_commands_and_options_in_pages_exist(page: Path) -> None:
         name, *words = line.split()
         if name not in commands:
             continue
-        known = {option for param in commands[name].get_params(context) for option in param.opts}
-        known |= {option for p in commands[name].get_params(context) for option in p.secondary_opts}
+        asked_for = commands[name]
+        subcommands = getattr(asked_for, "commands", {})
+        if words and words[0] in subcommands:
+            asked_for = subcommands[words[0]]
+        params = asked_for.get_params(context)
+        known = {option for p in params for option in (*p.opts, *p.secondary_opts)}
         asked = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert asked <= known, f"dualpath {line}"

@@ -87,6 +87,10 @@ class Slo:
     tpot_s: float = 0.05
     percent: float | None = None
 
+    def divided(self, scale: float) -> Slo:
+        """Both times divided by `scale`, as `StopRules.divided` does."""
+        return Slo(self.ttft_s / scale, self.tpot_s / scale, self.percent)
+
 
 @dataclass(frozen=True)
 class StopRules:

@@ -76,6 +76,7 @@ def test_the_papers_times_are_divided_by_the_scale() -> None:
     assert (divided.ttft_s, divided.window_s, divided.lookback_s) == (0.4, 15.0, 180.0)
     assert (divided.tolerance, divided.max_s) == (0.05, 60)
     assert Judge(divided).verdict(61.0) == "max_s"
+    assert Slo(percent=99).divided(10) == Slo(0.4, 0.005, 99)
 
 
 # ── arrivals ───────────────────────────────────────────────────────────────────────────────────────
