@@ -299,9 +299,18 @@ class DecodeNode(Node):
         request.slots = [*slots[:first], *slots[stop:]]
         request.stores.extend(
             self._write_back.prompt_blocks(
-                request.keys[first:stop], slots[first:stop], first, request.copied
+                request.keys[first:stop],
+                slots[first:stop],
+                first,
+                request.copied,
+                lambda blocks: self._say_stored(request, blocks),
             )
         )
+
+    def _say_stored(self, request: DecodeRequest, blocks: int) -> None:
+        """Others may wait at the scheduler for what this prompt begins with."""
+        message = control.PromptStored(request.attempt, self.node_id, blocks)
+        self.own(self.membership.tell(message))
 
     async def _decode_rest(self, request: DecodeRequest, done: data.PrefillDone) -> FinishReason:
         engine = self._engines[request.assign.engine]

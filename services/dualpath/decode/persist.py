@@ -42,13 +42,19 @@ class WriteBack:
         self.not_stored = 0
 
     def prompt_blocks(
-        self, keys: Sequence[bytes], slots: Sequence[int], depth: int, copied: asyncio.Event
+        self,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        depth: int,
+        copied: asyncio.Event,
+        on_stored: Callable[[int], None],
     ) -> list[asyncio.Task[object]]:
         """Store a prompt's new blocks, `depth` blocks before them, out of their slots, which are this object's from
-        now on. They are released when they are stored and `copied` (the H2D that reads them too has ended) is set."""
+        now on. They are released when they are stored and `copied` (the H2D that reads them too has ended) is set.
+        `on_stored` is told up to which block the prompt is readable now."""
         if not keys:
             return []
-        work = self._store_slots(list(keys), list(slots), depth, copied)
+        work = self._store_slots(list(keys), list(slots), depth, copied, on_stored)
         return [self._tasks.spawn(work, "store prompt blocks")]
 
     async def decoded_block(
@@ -98,7 +104,12 @@ class WriteBack:
         await self._store_slots([key], [slot], depth)
 
     async def _store_slots(
-        self, keys: list[bytes], slots: list[int], depth: int, copied: asyncio.Event | None = None
+        self,
+        keys: list[bytes],
+        slots: list[int],
+        depth: int,
+        copied: asyncio.Event | None = None,
+        on_stored: Callable[[int], None] = lambda _: None,
     ) -> None:
         clean: dict[int, bytes] = {}
         try:
@@ -109,6 +120,7 @@ class WriteBack:
                 depth=depth,
             )
             self._count(statuses, "shard")
+            on_stored(depth + _leading(statuses))
             if copied is not None:
                 await copied.wait()
             clean = {
@@ -131,3 +143,11 @@ class WriteBack:
     async def close(self) -> None:
         """Let what is under way end: each write has its deadline."""
         await self._tasks.join()
+
+
+def _leading(statuses: Sequence[WriteStatus]) -> int:
+    """Blocks from the first on that can be read."""
+    for index, status in enumerate(statuses):
+        if status is WriteStatus.NOT_STORED:
+            return index
+    return len(statuses)

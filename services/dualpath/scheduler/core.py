@@ -36,7 +36,7 @@ class SchedulerCore:
         members = Members(rules.block_tokens, fingerprint)
         pairing = Pairing(
             members,
-            Limits(prefill_tokens=rules.prefill_tokens, assign_s=rules.node_lost_s),
+            Limits(rules.prefill_tokens, rules.node_lost_s, rules.share_s),
             decode_policy,
             prefill_policy,
             read_path,
@@ -69,6 +69,8 @@ class SchedulerCore:
                 answer = self._progress.slots_ready(message, now)
             case control.PhaseChange():
                 answer = self._progress.phase_change(message, now)
+            case control.PromptStored():
+                answer = self._progress.prompt_stored(message, now)
             case control.AttemptLost():
                 answer = self._progress.attempt_lost(message, now)
             case _:
@@ -99,7 +101,7 @@ class SchedulerCore:
             hbm_tokens=self.members.largest_hbm_tokens,
             now=now,
         )
-        self.pairing.enter(record)
+        self.pairing.enter(record, now)
         return control.Ok()
 
     def _refusal(self, message: control.Submit, now: float) -> control.Refused | None:
@@ -210,6 +212,7 @@ class SchedulerCore:
         return NodeStatus(
             pools=(
                 PoolUse("queue_decode", len(self.pairing.decode_queue), limit),
+                PoolUse("queue_prefix", len(self.pairing.in_flight), limit),
                 PoolUse("queue_prefill", len(self.pairing.prefill_queue), limit),
                 PoolUse("attempts", len(self.book.records), 0),
             ),

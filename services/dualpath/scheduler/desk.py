@@ -22,13 +22,15 @@ _TELL_GATEWAY_S = 60.0
 
 @dataclass(frozen=True)
 class Rules:
-    """Times in seconds. `grace_s`: for so long a missing role is waited for before requests are refused."""
+    """Times in seconds. `grace_s`: for so long a missing role is waited for before requests are refused;
+    `share_s`: for so long a request waits for another one that computes its prefix."""
 
     block_tokens: int
     prefill_tokens: int
     max_queued: int
     node_lost_s: float
     grace_s: float = 5.0
+    share_s: float = 0.0
 
 
 class Desk:
@@ -85,7 +87,7 @@ class Desk:
         attempt = record.attempt
         record.reach(phase, now)
         self.book.close(record)
-        self.pairing.leave(record)
+        self.pairing.leave(record, now)
         for engine in (record.decode, record.prefill):
             node = self.dismiss(engine, attempt)
             if node is not None and phase is not Phase.DONE:

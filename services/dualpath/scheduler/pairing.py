@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from dualpath.blocks import Phase
 from dualpath.policy.api import (
@@ -19,9 +20,11 @@ from dualpath.policy.api import (
     ReadSide,
 )
 from dualpath.scheduler.actions import Send, path_name
+from dualpath.scheduler.decisions import Decision, DecisionLog, ReadChoice
+from dualpath.scheduler.inflight import InFlight
 from dualpath.scheduler.members import Members
 from dualpath.scheduler.nodes import Duty, NodeRecord
-from dualpath.scheduler.queues import SideQueue
+from dualpath.scheduler.queues import Placed, SideQueue
 from dualpath.scheduler.records import WAIT_PREFILL, WAIT_SLOTS, AttemptRecord
 from dualpath.wire.control import AssignDecode, AssignPrefill, LoadDecode
 from dualpath.wire.types import Attempt
@@ -37,6 +40,8 @@ class Limits:
 
     prefill_tokens: int
     assign_s: float
+    share_s: float = 0.0
+    """For so long a request waits for another one that computes its prefix; 0: not at all."""
 
 
 class Pairing:
@@ -52,18 +57,41 @@ class Pairing:
     ) -> None:
         self.decode_queue = SideQueue("decode", members, decode_policy, UNLIMITED)
         self.prefill_queue = SideQueue("prefill", members, prefill_policy, limits.prefill_tokens)
+        self.in_flight = InFlight(members.block_tokens, limits.share_s)
+        self.decisions = DecisionLog()
         self._wait_slots: set[Attempt] = set()
         self._slots_ready = 0
         self._members, self._limits = members, limits
         self._read_path = read_path
 
     def __len__(self) -> int:
-        """Attempts that wait: for a DE, for its slots, for a PE."""
-        return len(self.decode_queue) + len(self._wait_slots) + len(self.prefill_queue)
+        """Attempts that wait: for one that computes their prefix, for a DE, for its slots, for a PE."""
+        engines = len(self.decode_queue) + len(self._wait_slots) + len(self.prefill_queue)
+        return len(self.in_flight) + engines
 
-    def enter(self, record: AttemptRecord) -> None:
-        """A new attempt waits for a DE."""
-        self.decode_queue.add(record, record.queued())
+    def enter(self, record: AttemptRecord, now: float) -> None:
+        """A new attempt waits for a DE, or until another one has computed what both begin with (design: one
+        computation for requests that share a prefix in flight)."""
+        shared = self.in_flight.join(record, now)
+        if shared is None:
+            self.decode_queue.add(record, record.queued())
+            return
+        self.decisions.add(
+            Decision(
+                "prefix",
+                record.queued(),
+                now,
+                waiting=len(self.in_flight),
+                rule=f"shares {shared.blocks} blocks that are being computed",
+                leader=str(shared.leader),
+                blocks=shared.blocks,
+            )
+        )
+
+    def prompt_stored(self, record: AttemptRecord, blocks: int, now: float) -> None:
+        """The first `blocks` blocks of its prompt are readable from storage."""
+        for follower in self.in_flight.stored(record, blocks, now):
+            self.enter(follower, now)
 
     def slots_ready(self, record: AttemptRecord, region_key: int, now: float) -> None:
         """Its DE holds slots for the whole prompt: now, not before, it waits for a PE, where the order is that of
@@ -85,17 +113,48 @@ class Pairing:
             ),
         )
 
-    def leave(self, record: AttemptRecord) -> None:
+    def leave(self, record: AttemptRecord, now: float) -> None:
+        """An attempt is over; who waited for it goes on."""
         self.decode_queue.discard(record)
         self._wait_slots.discard(record.attempt)
         self.prefill_queue.discard(record)
+        done = record.phase is Phase.DONE
+        for follower in self.in_flight.leave(record, now, done=done):
+            self.enter(follower, now)
 
     def place(self, now: float) -> Iterator[Send]:
         """Give away what can be given now."""
-        for record, placement in self.decode_queue.placements():
-            yield self._assign_decode(record, placement.engine, now)
-        for record, placement in self.prefill_queue.placements():
-            yield from self._pair(record, placement.engine, now)
+        for record in self.in_flight.due(now):
+            self.enter(record, now)
+        for placed in self.decode_queue.placements():
+            self._log("decode", placed, len(self.decode_queue), now)
+            yield self._assign_decode(placed.record, placed.placement.engine, now)
+        for placed in self.prefill_queue.placements():
+            yield from self._pair(placed, now)
+
+    def _log(
+        self,
+        kind: Literal["decode", "prefill"],
+        placed: Placed,
+        waiting: int,
+        now: float,
+        read: ReadChoice | None = None,
+    ) -> None:
+        placement = placed.placement
+        self.decisions.add(
+            Decision(
+                kind,
+                placed.record.queued(),
+                now,
+                waiting,
+                placement.engine,
+                placement.rule,
+                placement.threshold,
+                placed.views,
+                placed.left_out,
+                read,
+            )
+        )
 
     # ── DE ─────────────────────────────────────────────────────────────────────────────────────────
     def _assign_decode(self, record: AttemptRecord, engine: EngineId, now: float) -> Send:
@@ -124,11 +183,15 @@ class Pairing:
         )
 
     # ── PE and read path ───────────────────────────────────────────────────────────────────────────
-    def _pair(self, record: AttemptRecord, engine: EngineId, now: float) -> Iterator[Send]:
+    def _pair(self, placed: Placed, now: float) -> Iterator[Send]:
+        record, engine = placed.record, placed.placement.engine
         assert record.decode is not None
         assert record.region_key is not None
         pe, de = self._members.nodes[engine.node_id], self._members.nodes[record.decode.node_id]
-        split = self._read_path.choose(record.hit_blocks, *_sides(pe, de))
+        sides = _sides(pe, de)
+        split = self._read_path.choose(record.hit_blocks, *sides)
+        read = ReadChoice(split.path, split.hit_blocks, split.prefill_blocks, *sides)
+        self._log("prefill", placed, len(self.prefill_queue), now, read)
         record.prefill, record.split = engine, split
         record.reach(Phase.PAIRED, now)
         record.unanswered = {LOAD_DECODE, ASSIGN_PREFILL}

@@ -54,6 +54,12 @@ class Progress:
         else:
             record.reach(phase, now)
 
+    def prompt_stored(self, message: control.PromptStored, now: float) -> Message:
+        record = self._desk.book.records.get(message.attempt)
+        if record is not None and _is_at(record.decode, message.node_id):
+            self._desk.pairing.prompt_stored(record, message.blocks, now)
+        return control.Ok()
+
     def attempt_lost(self, message: control.AttemptLost, now: float) -> Message:
         record = self._desk.book.records.get(message.attempt)
         if record is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dualpath.policy.api import Placement, PlacementPolicy, QueuedRequest
+from dualpath.policy.api import EngineView, Placement, PlacementPolicy, QueuedRequest
+from dualpath.scheduler.decisions import VIEWS
 from dualpath.scheduler.members import Members
 from dualpath.scheduler.nodes import NodeRecord
 from dualpath.scheduler.records import AttemptRecord
@@ -18,6 +19,16 @@ class _Told:
 
     node: NodeRecord
     version: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement, and what it was made from (see `decisions.Decision`)."""
+
+    record: AttemptRecord
+    placement: Placement
+    views: tuple[EngineView, ...]
+    left_out: int
 
 
 class SideQueue:
@@ -50,16 +61,32 @@ class SideQueue:
             self.policy.discard(name)
             self.tokens -= record.submit.prompt_tokens
 
-    def placements(self) -> Iterator[tuple[AttemptRecord, Placement]]:
+    def placements(self) -> Iterator[Placed]:
         """Who gets which engine now. The caller gives the engine's node its duty before it asks for the next."""
         if not self._records:
             return
         self._tell()
+        seen = self._seen()
         while (placement := self.policy.place_one()) is not None:
             record = self._records.pop(placement.request_id)
             self.tokens -= record.submit.prompt_tokens
-            yield record, placement
-            self._tell_of(self._members.nodes[placement.engine.node_id])
+            node_id = placement.engine.node_id
+            left_out = 0
+            if seen is None:
+                seen = tuple(self.policy.views(node_id))
+                left_out = self._engines() - len(seen)
+            yield Placed(record, placement, seen, left_out)
+            self._tell_of(self._members.nodes[node_id])
+            seen = self._seen()
+
+    def _engines(self) -> int:
+        return sum(len(node.info.engines) for node in self._members.of(self._role))
+
+    def _seen(self) -> tuple[EngineView, ...] | None:
+        """All engines as the policy counts them; None where they are more than a log can keep."""
+        if self._engines() > VIEWS:
+            return None
+        return tuple(view for name in self._told for view in self.policy.views(name))
 
     def _tell(self) -> None:
         nodes = {node.name: node for node in self._members.of(self._role)}

@@ -20,8 +20,8 @@ _ORDER = (
     Phase.DONE,
 )
 
-WAIT_DECODE, WAIT_SLOTS, WAIT_PREFILL = "decode", "slots", "prefill"
-"""What a QUEUED attempt waits for: a DE, its slots, a PE."""
+WAIT_PREFIX, WAIT_DECODE, WAIT_SLOTS, WAIT_PREFILL = "prefix", "decode", "slots", "prefill"
+"""What a QUEUED attempt waits for: another one that computes its prefix, a DE, its slots, a PE."""
 
 
 @dataclass(eq=False)
@@ -70,6 +70,11 @@ class AttemptRecord:
             self.arrival,
             self.arrived_s,
         )
+
+    def hits_are(self, blocks: int, block_tokens: int) -> None:
+        """More is stored than its gateway knew."""
+        self.new_tokens -= (blocks - self.hit_blocks) * block_tokens
+        self.hit_blocks = blocks
 
     def wait_for(self, what: str, now: float) -> None:
         """QUEUED: what it waited for is there, it waits for `what` next."""

@@ -13,6 +13,7 @@ from dualpath.bus import Bus
 from dualpath.policy.registry import ordering_policy, placement_policy, read_path_policy
 from dualpath.scheduler.actions import Action, Ended, Forget, Note, Send
 from dualpath.scheduler.core import SchedulerCore
+from dualpath.scheduler.decisions import KEPT, encode
 from dualpath.scheduler.desk import Rules
 from dualpath.scheduler.outbox import Outbox
 from dualpath.settings import Settings
@@ -20,12 +21,23 @@ from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.metrics import Metrics
 from dualpath.wire.codec import Message
-from dualpath.wire.control import SCHEDULER, ClusterStatus, StatusRequest, Submit, to_scheduler
+from dualpath.wire.control import (
+    SCHEDULER,
+    ClusterStatus,
+    StatusRequest,
+    Submit,
+    Why,
+    WhyRequest,
+    to_scheduler,
+)
 from dualpath.wire.types import Attempt, NodeStatus, PoolUse
 
 log = get_logger(__name__)
 
 _TICK_S = 0.1
+
+_WHY_BYTES = 256 * 1024
+"""Of an answer about decisions; the oldest are left out of a larger one."""
 
 
 class SchedulerService:
@@ -54,6 +66,7 @@ class SchedulerService:
                 prefill_tokens=beta,
                 max_queued=settings.max_queued,
                 node_lost_s=settings.node_lost_s,
+                share_s=settings.prefix_wait_s,
             ),
             secrets.token_hex(8),
             decode_policy=placement_policy(settings.use_placement, "decode", ordering),
@@ -92,6 +105,13 @@ class SchedulerService:
         """The answer to StatusRequest."""
         return replace(self.core.status(time.monotonic()), scheduler=self.own_status())
 
+    def why(self, asked: WhyRequest) -> Why:
+        """The answer to WhyRequest."""
+        log = self.core.pairing.decisions
+        limit = min(max(asked.limit, 0), KEPT)
+        found = log.of(asked.request_id) if asked.request_id else log.latest(limit)
+        return Why(encode(found[-limit:] if limit else [], _WHY_BYTES), time.monotonic())
+
     def own_status(self) -> NodeStatus:
         """Queues, live attempts, messages that nobody has answered yet, and how attempts ended."""
         status = self.core.own_status()
@@ -112,6 +132,8 @@ class SchedulerService:
             return None
         if isinstance(message, StatusRequest):
             return self.status()
+        if isinstance(message, WhyRequest):
+            return self.why(message)
         answer = self.core.handle(message, time.monotonic())
         if isinstance(message, Submit) and message.attempt in self.core.book.records:
             self._begin_span(message)

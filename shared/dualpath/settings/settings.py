@@ -94,6 +94,12 @@ class Settings(BaseSettings):
         "fifo",
         description="Who waits in front: who came first, or, within bounds, who has less to compute",
     )
+    prefix_wait_s: float = Field(
+        30.0,
+        ge=0,
+        description="A request whose prefix of 16 blocks or more another one computes waits so long at most for "
+        "these to be stored, instead of computing them too; 0: not at all",
+    )
     batching: Literal["token-budget", "quota"] | None = Field(
         None,
         description="What enters a prefill forward: chunk_tokens, or also no more attention than 300 ms of it by the "

@@ -142,6 +142,15 @@ class PhaseChange(Message, frozen=True):
     phase: str
 
 
+class PromptStored(Message, frozen=True):
+    """The first `blocks` full blocks of an attempt's prompt are readable from storage, the new ones included: who
+    waits for them can go on. Said once by its decode node."""
+
+    attempt: Attempt
+    node_id: str
+    blocks: int
+
+
 class AttemptLost(Message, frozen=True):
     """A node gave an attempt up and has freed (or will free) all it held. `retry`: another attempt may
     succeed. `code`: `preempted`, `transfer`, `storage`, `internal`, `deadline`."""
@@ -155,6 +164,20 @@ class AttemptLost(Message, frozen=True):
 
 class StatusRequest(Message, frozen=True):
     """Answered with ClusterStatus."""
+
+
+class WhyRequest(Message, frozen=True):
+    """Answered with Why. An empty `request_id` asks for the latest `limit` decisions."""
+
+    request_id: str = ""
+    limit: int = 100
+
+
+class Why(Message, frozen=True):
+    """`decisions` as `dualpath.scheduler.decisions` encodes them, oldest first; `now`: the clock of their times."""
+
+    decisions: bytes
+    now: float
 
 
 class NodeView(Message, frozen=True):
@@ -304,8 +327,10 @@ to_scheduler = Decoder(
     SlotsReady,
     PhaseChange,
     AttemptLost,
+    PromptStored,
     StatusRequest,
+    WhyRequest,
 )
 to_node = Decoder(AssignDecode, LoadDecode, AssignPrefill, Abort, TokenAcks)
 to_gateway = Decoder(TokenRequest, TokenEvents, AttemptOver)
-answer = Decoder(Ok, Refused, Registered, TokenPage, ClusterStatus)
+answer = Decoder(Ok, Refused, Registered, TokenPage, ClusterStatus, Why)

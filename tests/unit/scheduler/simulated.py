@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from dualpath.blocks import Phase
 from dualpath.policy.api import EngineId
@@ -16,6 +17,7 @@ from dualpath.policy.registry import placement_policy, read_path_policy
 from dualpath.scheduler.actions import Ended, Forget, Note, Peer, Send
 from dualpath.scheduler.core import SchedulerCore
 from dualpath.scheduler.desk import Rules
+from dualpath.scheduler.records import WAIT_PREFIX
 from dualpath.wire import control
 from dualpath.wire.codec import PROTOCOL_VERSION, Message
 from dualpath.wire.types import (
@@ -30,6 +32,12 @@ from dualpath.wire.types import (
 
 BLOCK = 16
 MAX_CONTEXT = 4096
+
+
+def keys(prompt: str, tokens: int) -> bytes:
+    """Of a prompt's full blocks: prompts of one name begin alike."""
+    names = [f"{prompt}/{block}" for block in range(tokens // BLOCK)]
+    return b"".join(sha256(name.encode()).digest()[:16] for name in names)
 
 
 @dataclass
@@ -110,6 +118,7 @@ class World:
         *,
         prefill_tokens: int = 256,
         max_queued: int = 1000,
+        share_s: float = 0.0,
     ) -> None:
         self.now = 100.0
         self.core = SchedulerCore(
@@ -119,6 +128,7 @@ class World:
                 max_queued=max_queued,
                 node_lost_s=3.0,
                 grace_s=5.0,
+                share_s=share_s,
             ),
             "scheduler-1",
             decode_policy=placement_policy(placement, "decode"),
@@ -246,6 +256,7 @@ class World:
         hits: int = 0,
         number: int = 1,
         priority: int = 0,
+        prompt: str = "",
         tenant: str = "",
         weight: float = 1.0,
         **fields: float,
@@ -253,7 +264,7 @@ class World:
         attempt = Attempt(request, number)
         answer = self.tell(
             control.Submit(
-                attempt, "gw", tokens, 0, b"root", bytes(16 * (tokens // BLOCK)), hits,
+                attempt, "gw", tokens, 0, b"root", keys(prompt, tokens), hits,
                 Sampling(16, 0), fields.get("deadline_s", 1000.0), priority, tenant, weight,
             )
         )  # fmt: skip
@@ -298,7 +309,8 @@ class World:
                 record.prefill is not None and record.behind(Phase.HANDOFF)
             )
             assert duties[attempt] == expected
-            assert (attempt in queued) == (record.decode is None)
+            waits_for_prefix = record.waiting_for == WAIT_PREFIX
+            assert (attempt in queued) == (record.decode is None and not waits_for_prefix)
             waits_for_pe = record.region_key is not None and record.prefill is None
             assert (attempt in paired) == waits_for_pe
         for attempt in self.submitted:

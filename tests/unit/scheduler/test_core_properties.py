@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.unit.scheduler.simulated import SimNode, World
+from tests.unit.scheduler.simulated import BLOCK, SimNode, World
 
 from dualpath.blocks import Phase
 from dualpath.wire import control
@@ -23,10 +23,14 @@ class Cluster(RuleBasedStateMachine):
             ["adaptive", "adaptive", "least-tokens", "round-robin", "random"]
         ),
         path=st.sampled_from(["split", "adaptive", "halves", "decode", "prefill"]),
+        share_s=st.sampled_from([0.0, 4.0]),
     )
-    def start(self, prefill: int, decode: int, engines: int, placement: str, path: str) -> None:
-        self.world = World(placement, path)
-        self.one_queue = placement != "adaptive" or decode == 1
+    def start(
+        self, prefill: int, decode: int, engines: int, placement: str, path: str, share_s: float
+    ) -> None:
+        self.world = World(placement, path, share_s=share_s)
+        # Who shares a prefix in flight lets others go first.
+        self.one_queue = (placement != "adaptive" or decode == 1) and not share_s
         self.world.gateway()
         self.lives = 1
         self.requests = 0
@@ -130,6 +134,7 @@ class Cluster(RuleBasedStateMachine):
                 self.world.phase(de, attempt, Phase.HANDOFF)
             case "handoff":
                 held.stage = "decode"
+                self.world.tell(control.PromptStored(attempt, de.name, held.tokens // BLOCK))
                 self.world.phase(de, attempt, Phase.DECODE)
             case "decode":
                 de.free(attempt)
