@@ -57,6 +57,8 @@ def root() -> None:
     dualpath up --model synthetic --prefill 2      emulated engines: whole clusters on a laptop
     dualpath status                                nodes, queues, pools, NICs
     dualpath top                                   the same, live: lanes, read queues, read paths
+    dualpath why                                   who got which engine and read path, and why
+    dualpath drain NODE                            let a node finish and leave
     dualpath down                                  stop it
     dualpath doctor                                what is missing, and what to do
     dualpath calibrate                             how fast this machine is, for the scheduler
@@ -162,6 +164,62 @@ def top(
     from dualpath.cli.top import top as watch
 
     raise typer.Exit(watch(config, home, interval_s=interval, once=once))
+
+
+@app.command()
+def why(
+    request: Annotated[
+        str | None,
+        typer.Argument(metavar="REQUEST", help="The id of an answer; default: the latest ones."),
+    ] = None,
+    home: Home = None,
+    config: Config = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=2000, help="Decisions at most, the latest.")
+    ] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a request got its engines and its read path, with the numbers of that moment.
+
+    A DE is chosen when the request comes, a PE and the read path once the DE has room for it. Each decision shows the
+    engines as the scheduler saw them: unfinished requests (seq) and their tokens (tok), what is yet to compute, the
+    node's read queue, free HBM, and the thresholds α and β. The scheduler keeps the last 2,000 decisions.
+
+    Exit code 0: shown; 1: nothing is known of the request; 3: no cluster runs on the home.
+
+    \b
+    dualpath why
+    dualpath why chatcmpl-5f0c7c0b52c1d6a3b1a0e4f7
+    dualpath why --json --limit 100
+    """
+    from dualpath.cli.why import why as explain
+
+    raise typer.Exit(explain(config, home, request, limit=limit, as_json=as_json))
+
+
+@app.command()
+def drain(
+    name: Annotated[
+        str, typer.Argument(metavar="NODE", help="prefill-1 for example; `status` names them.")
+    ],
+    home: Home = None,
+    config: Config = None,
+) -> None:
+    """Let a node finish what it has and leave the cluster. Nothing is lost.
+
+    The scheduler gives it nothing more; what it computes, or holds for others, goes on to its end (for `drain_s` at
+    most, 30 s unless set otherwise; what is left then starts another attempt elsewhere). SIGTERM does the same to a
+    node that was started by hand. One that joins takes work at once: start it with the cluster's settings.
+
+    Exit code 0: it has left; 1: it has not in time; 2: there is no such node; 3: no cluster runs on the home.
+
+    \b
+    dualpath drain prefill-1
+    DUALPATH_CONFIG=HOME/run/settings.json dualpath serve prefill --name prefill-2
+    """
+    from dualpath.cli.drain import drain as leave
+
+    raise typer.Exit(leave(config, home, name))
 
 
 @app.command()

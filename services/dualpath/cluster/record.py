@@ -30,6 +30,11 @@ class ServiceRecord(msgspec.Struct, frozen=True):
     ready: Ready | None = None
     exit_status: int | None = None
 
+    @property
+    def has_left(self) -> bool:
+        """A node that was drained: it ended by itself, in order."""
+        return self.role in ("prefill", "decode") and self.exit_status == 0
+
 
 class ClusterRecord(msgspec.Struct, frozen=True):
     """`run/cluster.json`. Only true while `supervisor` lives: a killed supervisor leaves its last words."""

@@ -38,8 +38,12 @@ class Status:
         return (
             record.state == "ready"
             and self.cluster is not None
-            and all(alive(service.process) for service in record.services)
-            and all(service.name in self.processes for service in record.services if service.ready)
+            and all(alive(service.process) for service in record.services if not service.has_left)
+            and all(
+                service.name in self.processes
+                for service in record.services
+                if service.ready and not service.has_left
+            )
         )
 
 

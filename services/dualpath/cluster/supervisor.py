@@ -259,6 +259,9 @@ class Supervisor:
                 )
                 self._early_end.set()
             return
+        if child.role in ("prefill", "decode") and child.exit_status == 0:
+            self._console.say(f"{child.name} has left the cluster")
+            return
         left = sum(
             other.role == child.role and other.exit_status is None
             for other in self._children.values()

@@ -100,6 +100,10 @@ class DecodeNode(Node):
             self.own(engine.run())
         self.own(self._sender.run())
 
+    def busy(self) -> bool:
+        """Tokens that a gateway has not taken yet exist here only."""
+        return super().busy() or len(self._streams) > 0
+
     async def finish_attempts(self) -> None:
         await self._requests.close()
         await self._write_back.close()

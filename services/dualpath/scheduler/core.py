@@ -59,6 +59,8 @@ class SchedulerCore:
                 answer = self._presence.fetch(message, now)
             case control.RegisterNode():
                 answer = self._presence.register_node(message, now)
+            case control.LeaveNode():
+                answer = self._presence.leave_node(message, now)
             case control.RegisterGateway():
                 answer = self._presence.register_gateway(message, now)
             case control.Submit():

@@ -33,9 +33,9 @@ class ReadChoice(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """`decode` and `prefill` give `request` to `engine`; `views` are the engines that were looked at, before it
-    counted there, and `left_out` how many more there were. `prefix` makes it wait for `leader`, which computes `blocks`
-    of its prompt. `at` is the scheduler's clock; `waiting` requests stayed in the queue."""
+    """`decode` and `prefill` give `request` to `engine`; `prefix` makes it wait for `leader`, which computes `blocks`
+    of its prompt. `views` are the engines that were looked at, before it counted there, and `left_out` how many more
+    there were. `at` is the scheduler's clock; `waiting` requests stayed in the queue."""
 
     kind: Literal["prefix", "decode", "prefill"]
     request: QueuedRequest

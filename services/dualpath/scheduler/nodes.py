@@ -57,6 +57,8 @@ class NodeRecord:
         self.last_seen = now
         self.duties: dict[Attempt, Duty] = {}
         self.fetch: Fetch | None = None
+        self.leaving = False
+        """It finishes what it has, and gets nothing new."""
         self.version = 0
         """Changes with what `views` shows."""
         self.alpha_tokens = alpha_tokens(info.speed)
@@ -84,6 +86,10 @@ class NodeRecord:
     def give(self, attempt: Attempt, duty: Duty) -> None:
         """An attempt is the node's to serve."""
         self.duties[attempt] = duty
+        self.version += 1
+
+    def leave(self) -> None:
+        self.leaving = True
         self.version += 1
 
     def give_read(self, attempt: Attempt, tokens: int) -> None:
@@ -159,7 +165,7 @@ class NodeRecord:
                     alpha=UNLIMITED if self.alpha_tokens is None else self.alpha_tokens,
                     beta=beta if self.beta_tokens is None else self.beta_tokens,
                     always=_ALWAYS,
-                    open=not full or len(duties) < _ALWAYS,
+                    open=not self.leaving and (not full or len(duties) < _ALWAYS),
                 )
             else:
                 yield EngineView(
@@ -169,6 +175,7 @@ class NodeRecord:
                     read_q=read_q,
                     hbm_free=load.hbm_free_tokens - sum(duty.needed_tokens for duty in since),
                     hbm_total=engine.hbm_tokens,
+                    open=not self.leaving,
                 )
 
     @property

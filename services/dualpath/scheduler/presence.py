@@ -35,6 +35,23 @@ class Presence:
         self._look_for_roles(now)
         return control.Registered(self.incarnation)
 
+    def leave_node(self, message: control.LeaveNode, now: float) -> Message:
+        """Nothing new for it; and once it has finished what it was given, it is gone."""
+        node = self._desk.members.nodes.get(message.node_id)
+        if node is None or node.info.incarnation != message.incarnation:
+            return control.Refused(f"{message.node_id} is not registered here", code="unknown")
+        if not node.leaving:
+            node.leave()
+            self._desk.note("info", "node leaves", node=node.name, attempts=len(node.duties))
+        if node.duties:
+            return control.Refused(
+                f"{node.name} has {len(node.duties)} attempts to finish", code="busy"
+            )
+        del self._desk.members.nodes[node.name]
+        self._desk.note("info", "node left", node=node.name)
+        self._look_for_roles(now)
+        return control.Ok()
+
     def register_gateway(self, message: control.RegisterGateway, now: float) -> Message:
         known = self._desk.members.gateways.get(message.gateway_id)
         if known is not None and known.info.incarnation != message.incarnation:

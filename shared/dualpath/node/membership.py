@@ -51,6 +51,7 @@ class Membership:
         self._registration = registration
         self._fetch = fetch
         self._own = own
+        self._leaving = False
         self._reports: dict[Attempt, asyncio.Task[None]] = {}
 
     async def register(self) -> None:
@@ -74,7 +75,8 @@ class Membership:
             return
 
     async def run(self) -> None:
-        """Fetch when the load has changed, and every `fetch_interval_s` at least; ends only by cancellation.
+        """Fetch when the load has changed, and every `fetch_interval_s` at least; ends by cancellation, or when the
+        node has left.
         Registers anew where the scheduler has forgotten the node: raises as `register`."""
         number = 0
         while True:
@@ -93,6 +95,8 @@ class Membership:
                     "fetch refused", node=self._node_id, code=answer.code, reason=answer.reason
                 )
                 if answer.code == "unknown":
+                    if self._leaving:
+                        return
                     await self.register()
                 else:
                     await asyncio.sleep(self._interval_s)
@@ -103,6 +107,24 @@ class Membership:
                     await self.changed.wait()
             except TimeoutError:
                 continue
+
+    async def leave(self, holds: Callable[[], bool]) -> None:
+        """Get nothing new from now on; return when the node holds nothing more (`holds`), and the scheduler agrees.
+        At once where the scheduler does not answer: it will find out."""
+        self._leaving = True
+        message = control.LeaveNode(self._node_id, self._registration().incarnation)
+        agreed = False
+        while not agreed or holds():
+            if not agreed:
+                try:
+                    answer = await self._bus.request(control.SCHEDULER, message, timeout_s=1.0)
+                except BusError as error:
+                    log.warning("left without a word", node=self._node_id, reason=str(error))
+                    return
+                agreed = not (isinstance(answer, control.Refused) and answer.code == "busy")
+            if not agreed or holds():
+                await asyncio.sleep(self._interval_s)
+        log.info("left", node=self._node_id)
 
     async def tell(self, message: Message) -> None:
         """Repeat until the scheduler has answered; give up when it stays away for long (it will learn the

@@ -189,6 +189,20 @@ class Node(ABC):
         """Wait for what the node cannot survive, and raise it."""
         await asyncio.shield(self.failure)
 
+    def busy(self) -> bool:
+        """Whether leaving now would lose anything."""
+        return bool(self.held())
+
+    async def drain(self) -> None:
+        """Leave the cluster in order: take nothing new, finish what there is, for `drain_s` at most. Then `close`."""
+        if not self.bus.connected:
+            return
+        try:
+            async with asyncio.timeout(self.settings.drain_s):
+                await self.membership.leave(self.busy)
+        except TimeoutError:
+            log.warning("not finished in time", node=self.node_id, attempts=len(self.held()))
+
     async def close(self) -> None:
         """Take no more work, abort what there is, and give everything back."""
         self._closing = True

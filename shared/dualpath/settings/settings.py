@@ -287,6 +287,12 @@ class Settings(BaseSettings):
         gt=0,
         description="Time for a process to become ready in, after which the start fails",
     )
+    drain_s: float = Field(
+        30.0,
+        ge=0,
+        description="A node that is told to stop (SIGTERM) takes nothing new, and finishes what it has, for so long "
+        "at most",
+    )
     stop_s: float = Field(
         5.0, gt=0, description="Time to stop in, after which processes are killed"
     )

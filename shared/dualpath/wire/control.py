@@ -40,7 +40,7 @@ class Ok(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Not taken; `reason` is a sentence, `code` a stable word: `capacity`, `incompatible`, `internal`,
+    """Not taken; `reason` is a sentence, `code` a stable word: `busy`, `capacity`, `incompatible`, `internal`,
     `malformed`, `too_large` (for the bus), `too_long` (for the context), `unavailable`, `unknown`."""
 
     reason: str
@@ -61,6 +61,14 @@ class RegisterNode(Message, frozen=True):
     buffer_slots: int
     engines: tuple[EngineInfo, ...]
     speed: NodeSpeed = NodeSpeed()
+
+
+class LeaveNode(Message, frozen=True):
+    """A node wants to go. From the first on it gets nothing new. Answered with Ok once it holds nothing that it was
+    given; with Refused(code="busy") before, and with "unknown" where it is not registered (any more)."""
+
+    node_id: str
+    incarnation: str
 
 
 class RegisterGateway(Message, frozen=True):
@@ -320,6 +328,7 @@ class AttemptOver(Message, frozen=True):
 
 to_scheduler = Decoder(
     RegisterNode,
+    LeaveNode,
     RegisterGateway,
     Fetch,
     Submit,

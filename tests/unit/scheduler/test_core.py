@@ -698,3 +698,53 @@ def test_unknown_messages_are_refused() -> None:
 
 def _sampling() -> Sampling:
     return Sampling(16, 0)
+
+
+# ── leaving ────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("placement", ["adaptive", "least-tokens", "round-robin", "random"])
+def test_a_node_that_leaves_gets_nothing_new_finishes_and_loses_nothing(placement: str) -> None:
+    world = World(placement)
+    world.gateway()
+    pes = [world.start_node(f"prefill-{i}", "prefill") for i in range(2)]
+    des = [world.start_node(f"decode-{i}", "decode") for i in range(2)]
+    world.submit("early")
+    world.settle()
+    (de,) = [node for node in des if node.held]
+    leave = control.LeaveNode(de.name, de.incarnation)
+    assert refusal(world.tell(leave)).code == "busy"
+    for i in range(6):
+        world.submit(f"late-{i}")
+    world.settle()
+    assert set(de.held) == {a("early")}
+    world.slots_ready(de, a("early"))
+    world.settle()
+    (pe,) = [node for node in pes if a("early") in node.held]
+    assert refusal(world.tell(control.LeaveNode(pe.name, pe.incarnation))).code == "busy"
+    world.phase(pe, a("early"), Phase.PREFILL)
+    pe.free(a("early"))
+    world.phase(de, a("early"), Phase.HANDOFF)
+    assert isinstance(world.tell(control.LeaveNode(pe.name, pe.incarnation)), control.Ok)
+    assert pe.name not in world.core.members.nodes
+    assert refusal(world.tell(leave)).code == "busy"
+    de.free(a("early"))
+    world.phase(de, a("early"), Phase.DONE)
+    assert isinstance(world.tell(leave), control.Ok)
+    assert refusal(world.tell(leave)).code == "unknown"
+    assert world.core.counters == {"done": 1, "cancelled": 0, "failed": 0}
+    assert not world.over
+
+
+def test_a_node_that_left_may_come_back() -> None:
+    world, _, de = small()
+    assert isinstance(world.tell(control.LeaveNode(de.name, de.incarnation)), control.Ok)
+    world.submit("r")
+    assert not sent(world, control.AssignDecode)
+    world.start_node("decode-0", "decode")
+    assert sent(world, control.AssignDecode) == ["decode-0"]
+
+
+def test_another_life_of_a_node_cannot_make_it_leave() -> None:
+    world, _, de = small()
+    assert refusal(world.tell(control.LeaveNode(de.name, "before"))).code == "unknown"
+    world.submit("r")
+    assert sent(world, control.AssignDecode) == ["decode-0"]

@@ -61,7 +61,8 @@ async def _serve(seat: Seat, stop: asyncio.Event, make: MakeNode) -> None:
                 started = await until_stopped(stop, node.start())
                 if started:
                     seat.ready(Ready(http_port))
-                    await until_stopped(stop, node.wait())
+                    if not await until_stopped(stop, node.wait()):
+                        await node.drain()
         except RegistrationRefused as error:
             raise ServiceError(str(error)) from error
         finally:

@@ -1,0 +1,73 @@
+"""`dualpath drain`: let a node of a local cluster finish what it has, and leave."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+
+from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
+from dualpath.cluster.home import Home
+from dualpath.cluster.processes import alive, send
+from dualpath.cluster.record import ClusterRecord, ServiceRecord
+from dualpath.cluster.stop import running_cluster
+from dualpath.settings import load_settings, shell_path
+
+_FAILED = 1
+_MARGIN_S = 10.0
+
+
+def drain(config: Path | None, home: Path | None, name: str) -> int:
+    """Exit code: 0 it has left, 1 it has not in time, 2 there is no such node, 3 no cluster runs."""
+    try:
+        settings = load_settings(config, home=home)
+    except ValueError as error:
+        complain(str(error))
+        return WRONG_USE
+    record = running_cluster(Home(settings.home))
+    if record is None:
+        complain(f"no cluster runs on {shell_path(settings.home)}; --home names another place")
+        return NOT_RUNNING
+    nodes = {s.name: s for s in record.services if s.role in ("prefill", "decode")}
+    node = nodes.get(name)
+    living = sorted(n for n, service in nodes.items() if alive(service.process))
+    if node is None or name not in living:
+        known = ", ".join(living) or "none"
+        complain(f"no node {name} of this cluster runs; those that do: {known}")
+        return WRONG_USE
+    if problem := _last_of_its_kind(record, node):
+        complain(problem)
+        return WRONG_USE
+    limit_s = settings.drain_s + _MARGIN_S
+    if not _ended(node, limit_s):
+        complain(
+            f"{name} has not ended within {limit_s:g} s; `dualpath status` shows what it holds"
+        )
+        return _FAILED
+    print(f"{name} has left the cluster")
+    return 0
+
+
+def _last_of_its_kind(record: ClusterRecord, node: ServiceRecord) -> str | None:
+    others = [s for s in record.services if s.role == node.role and s != node and alive(s.process)]
+    if others:
+        return None
+    return (
+        f"{node.name} is the last {node.role} node: without it no request is served; "
+        "`dualpath down` stops the cluster"
+    )
+
+
+def _ended(node: ServiceRecord, limit_s: float) -> bool:
+    """Ask it to go, and wait."""
+    try:
+        handle = os.pidfd_open(node.process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if not send(node.process, signal.SIGTERM):
+            return True
+        return bool(select.select([handle], [], [], limit_s)[0])
+    finally:
+        os.close(handle)
