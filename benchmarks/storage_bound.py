@@ -25,7 +25,7 @@ from benchmarks.snics import NEW_TOKENS, Window, ask, contexts, measure, setting
 from dualpath.settings import parse_rate
 
 MODES = ("pe-only", "dualpath")
-CLIENTS_PER_NODE = 4
+CLIENTS_PER_NODE = 6
 
 
 def run(shape: str, args: argparse.Namespace, home: Path, stored: list[list[int]]) -> float:
