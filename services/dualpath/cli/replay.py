@@ -77,7 +77,7 @@ def replay(asked: Asked) -> int:
         if asked.output is not None:
             asked.output.touch()
         if asked.search is not None:
-            work = _search(asked, trace, target, stop or StopRules(), console)
+            work = search(asked, trace, target, stop or StopRules(), console)
         else:
             work = _once(asked, trace, target, stop, console)
     except ValueError as error:
@@ -186,9 +186,10 @@ async def _once(
     return _code(result)
 
 
-async def _search(
+async def search(
     asked: Asked, trace: Trace, target: Target, stop: StopRules, console: Console
 ) -> int:
+    """`--search`: a replay per rate. Exit code as the command's; 1 also where no rate is within the SLO."""
     paper = Slo().divided(asked.paper_rules or 1.0)
     slo = Slo(
         paper.ttft_s if asked.slo_ttft is None else asked.slo_ttft,

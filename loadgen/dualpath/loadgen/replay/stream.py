@@ -11,6 +11,8 @@ from dualpath.loadgen.replay.errors import TurnError
 
 MAX_LINE_BYTES = 64 << 20
 """A first chunk may hold the prompt's ids."""
+MAX_ANSWER_BYTES = 256 << 20
+"""Of a whole stream: many times what the longest answers take."""
 _MAX_DETAIL = 300
 
 
@@ -54,14 +56,15 @@ class AnswerStream:
     an event without token ids counts as one token."""
 
     __slots__ = (
-        "_on_first", "_rest", "_tokens", "cached_tokens", "completion_tokens", "done", "explain", "finish_reason",
-        "first_s", "last_s", "prompt_tokens", "second_s", "texts", "token_ids",
+        "_nbytes", "_on_first", "_rest", "_tokens", "cached_tokens", "completion_tokens", "done", "explain",
+        "finish_reason", "first_s", "last_s", "prompt_tokens", "second_s", "texts", "token_ids",
     )  # fmt: skip
 
     def __init__(self, on_first: Callable[[float], None] | None = None) -> None:
         """`on_first` is told the time of the first token."""
         self._on_first = on_first
         self._rest = b""
+        self._nbytes = 0
         self._tokens = 0
         self.done = False
         self.finish_reason: str | None = None
@@ -81,6 +84,9 @@ class AnswerStream:
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take what arrived at `now_s`. Raises TurnError."""
+        self._nbytes += len(data)
+        if self._nbytes > MAX_ANSWER_BYTES:
+            raise TurnError("malformed", f"an answer is longer than {MAX_ANSWER_BYTES} bytes")
         lines = (self._rest + data if self._rest else data).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > MAX_LINE_BYTES:

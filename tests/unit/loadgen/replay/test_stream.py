@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualpath.loadgen.replay import stream
 from dualpath.loadgen.replay.errors import TurnError
 from dualpath.loadgen.replay.stream import AnswerStream
 
@@ -109,3 +110,14 @@ def test_a_stream_that_ends_early_is_incomplete(data: bytes, said: str) -> None:
     with pytest.raises(TurnError, match=said) as caught:
         answer.check_whole()
     assert caught.value.kind == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("limit", "data"), [("MAX_ANSWER_BYTES", b": more\n" * 50), ("MAX_LINE_BYTES", b"x" * 300)]
+)
+def test_an_endless_answer_is_cut_off(
+    limit: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, limit, 200)
+    with pytest.raises(TurnError, match="longer than 200 bytes"):
+        AnswerStream().feed(data, 0.0)
