@@ -38,6 +38,11 @@ class Running:
         (line,) = (line for line in lines if line.startswith(f"{what}:"))
         return int(line.split()[1]) * 1024
 
+    def cpu_s(self) -> float:
+        """CPU that the process has spent, in user code and in the kernel."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 def _endpoint(name: str) -> TcpEndpoint:
     return TcpEndpoint(

@@ -9,8 +9,9 @@ loopback. Blocks are stored, then read in random order, in calls of 16 MiB, seve
            threads of preads of a block's size (a shard's own), buffered, caches invalidated
     warm   from the page cache; against sendfile of the same files to a process that receives into memory
 
-All of it verified by the clients' checksums. Rounds of all kinds take turns; ratio is that of the medians. Then
-`match` of 2,048 keys, and the memory of the shard's process before and after.
+All of it verified by the clients' checksums. Rounds of all kinds take turns; ratio is that of the medians. CPU is
+what the shard's process and the clients' spend by GB: where cores are few, it bounds the rate, and it says more than
+the rate on a busy machine. Then `match` of 2,048 keys, and the memory of the shard's process before and after.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import time
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 from benchmarks.local import machine
@@ -75,15 +77,23 @@ class Reader:
                 raise RuntimeError(f"blocks were not read: {statuses}")
 
 
-async def read_all(stores: list[ShardStore], count: int, source: random.Random) -> float:
-    """Seconds in which the clients have read all blocks, each its share."""
+class Spent(NamedTuple):
+    seconds: float
+    shard_cpu_s: float = 0.0
+    client_cpu_s: float = 0.0
+
+
+async def read_all(
+    running: Running, stores: list[ShardStore], count: int, source: random.Random
+) -> Spent:
+    """What it took the clients to read all blocks, each its share."""
     numbers = source.sample(range(count), count)
     readers = [Reader(store, numbers[i :: len(stores)]) for i, store in enumerate(stores)]
-    begin = time.perf_counter()
+    begin, shard, own = time.perf_counter(), running.cpu_s(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for reader in readers:
             group.create_task(reader.read())
-    return time.perf_counter() - begin
+    return Spent(time.perf_counter() - begin, running.cpu_s() - shard, time.process_time() - own)
 
 
 async def fill(store: ShardStore, count: int) -> None:
@@ -172,35 +182,39 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
         ]
         await fill(stores[0], count)
         files = slot_files(root)
-        times: dict[str, list[float]] = {}
+        times: dict[str, list[Spent]] = {}
 
-        def took(kind: str, seconds: float) -> None:
-            times.setdefault(kind, []).append(nbytes / seconds / 1e9)
+        def took(kind: str, spent: Spent) -> None:
+            times.setdefault(kind, []).append(spent)
 
         before, left = running.memory_bytes(), 0.0
         for _ in range(args.rounds):
             for clients in args.clients:
                 drop_from_cache(files)
                 left = max(left, resident(files))
-                took(f"cold {clients}", await read_all(stores[:clients], count, source))
+                took(f"cold {clients}", await read_all(running, stores[:clients], count, source))
             drop_from_cache(files)
-            took("cold reference", fio_s(files, slot_bytes) * nbytes)
-            await read_all(stores[:1], count, source)
+            took("cold reference", Spent(fio_s(files, slot_bytes) * nbytes))
+            await read_all(running, stores[:1], count, source)
             for clients in args.clients:
-                took(f"warm {clients}", await read_all(stores[:clients], count, source))
+                took(f"warm {clients}", await read_all(running, stores[:clients], count, source))
             sizes = sum(path.stat().st_size for path in files)
-            took("warm reference", sendfile_s(files) * nbytes / sizes)
+            took("warm reference", Spent(sendfile_s(files) * nbytes / sizes))
         print(
             f"\n{nbytes / 1e6:,.0f} MB in blocks of {block_bytes:,} bytes; left in the cache: {left:.1%}"
         )
         for kind, reference in (("cold", "fio"), ("warm", "sendfile")):
-            limit = statistics.median(times[f"{kind} reference"])
+            limit = rate(times[f"{kind} reference"], nbytes)
             print(f"  {kind}  {reference} {limit:.2f} GB/s")
             for clients in args.clients:
-                rate = statistics.median(times[f"{kind} {clients}"])
+                spent = times[f"{kind} {clients}"]
+                cpu = [
+                    sum(column) / len(spent) / nbytes * 1e9 for column in zip(*spent, strict=True)
+                ]
                 print(
-                    f"    {clients:2} clients {rate:6.2f} GB/s  ratio {rate / limit:.2f}"
-                    f"  (wanted {WANTED[kind]})"
+                    f"    {clients:2} clients {rate(spent, nbytes):6.2f} GB/s  ratio "
+                    f"{rate(spent, nbytes) / limit:.2f}  (wanted {WANTED[kind]})  "
+                    f"CPU s/GB: shard {cpu[1]:.2f}, clients {cpu[2]:.2f}"
                 )
         matches = await match_s(stores[0], count, 200)
         print(
@@ -210,6 +224,11 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
             f"  memory of the shard: {before / 1e6:.0f} MB before, {running.memory_bytes() / 1e6:.0f} MB after,"
             f" {running.memory_bytes('VmHWM') / 1e6:.0f} MB at most"
         )
+
+
+def rate(spent: list[Spent], nbytes: int) -> float:
+    """The median, in GB/s."""
+    return nbytes / statistics.median(one.seconds for one in spent) / 1e9
 
 
 async def write_s(running: Running, block_bytes: int) -> float:
