@@ -108,4 +108,9 @@ class Table:
         return int(self.slots[index]), entry
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
-        return map(self.__getitem__, range(len(self)))
+        names = ("key", "checksum", "seq", "touched", "depth", "state")
+        columns = [self.rows[name].tolist() for name in names]
+        for slot, key, checksum, seq, touched, depth, state in zip(
+            self.slots.tolist(), *columns, strict=True
+        ):
+            yield slot, Entry(key, checksum, seq, touched, depth, State(state))

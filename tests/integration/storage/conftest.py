@@ -177,10 +177,10 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool | Awaitable[bool]]], Awaitable[None]]:
-    """Wait until a condition holds; fails after 20 s."""
+    """Wait until a condition holds; fails after 60 s."""
 
     async def wait(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 holds = condition()
                 if holds if isinstance(holds, bool) else await holds:
@@ -211,7 +211,7 @@ class Client:
         return await self.next()
 
     async def next(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while isinstance(message := await self.received.get(), Ping):
                 pass
         return message
