@@ -10,12 +10,13 @@ from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from dualpath.gateway.admission import Admission, Place
 from dualpath.gateway.body import Posted, read_object, wish_deadline
+from dualpath.gateway.docs_page import docs_page
 from dualpath.gateway.errors import ApiError, internal
 from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Accepted, Intake
@@ -78,7 +79,7 @@ def make_app(
     watch: Watch,
     admission: Admission,
 ) -> FastAPI:
-    app = FastAPI(title="DualPath", version=version("dualpath"), docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="DualPath", version=version("dualpath"), docs_url=None, redoc_url=None)
     created = int(time.time())
     keys = ApiKeys(settings.api_keys)
 
@@ -219,6 +220,10 @@ def make_app(
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(watch.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()))
 
     _explain_errors(app, watch)
     _describe(app)

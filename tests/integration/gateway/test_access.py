@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from typing import Any
 
 import httpx
@@ -188,7 +189,13 @@ async def test_the_api_describes_itself(harness: Harness) -> None:
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]
     name = body["application/json"]["schema"]["$ref"].rpartition("/")[2]
     assert "messages" in document["components"]["schemas"][name]["required"]
-    assert (await harness.http.get("/docs")).status_code == 200
+    page = (await harness.http.get("/docs")).text
+    for path in document["paths"]:
+        assert f"<code>{path}</code>" in page
+    for known in document["components"]["schemas"]:
+        assert f'id="{known}"' in page
+    # Nothing of it is elsewhere: it works where there is no other host.
+    assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//|<script|@import|url\(""", page) == []
 
     def references(value: Any) -> set[str]:
         if isinstance(value, dict):
