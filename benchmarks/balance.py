@@ -21,7 +21,16 @@ from pathlib import Path
 
 import httpx
 from benchmarks.local import machine, random_ids
-from benchmarks.snics import NEW_TOKENS, Window, ask, contexts, measure, settings, store
+from benchmarks.snics import (
+    NEW_TOKENS,
+    Window,
+    ask,
+    contexts,
+    end_in_order,
+    measure,
+    settings,
+    store,
+)
 
 from dualpath.settings import parse_rate
 
@@ -69,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a window")
     args = parser.parse_args(arguments)
+    end_in_order()
     print(machine())
     stored = contexts(args.contexts, args.tokens)
     with tempfile.TemporaryDirectory() as directory:

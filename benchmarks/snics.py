@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,6 +151,11 @@ def store(home: Path, base: Mapping[str, Any], stored: Sequence[Sequence[int]]) 
         asyncio.run(work(running))
     finally:
         running.close()
+
+
+def end_in_order() -> None:
+    """Let SIGTERM unwind as Ctrl-C does, so that no cluster is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 Agent = Callable[[httpx.AsyncClient, str, int], Awaitable[None]]

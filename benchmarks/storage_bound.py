@@ -20,7 +20,16 @@ from pathlib import Path
 
 import httpx
 from benchmarks.local import machine, random_ids
-from benchmarks.snics import NEW_TOKENS, Window, ask, contexts, measure, settings, store
+from benchmarks.snics import (
+    NEW_TOKENS,
+    Window,
+    ask,
+    contexts,
+    end_in_order,
+    measure,
+    settings,
+    store,
+)
 
 from dualpath.settings import parse_rate
 
@@ -87,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of the window")
     parser.add_argument("--read-path", default="split", help="of mode dualpath")
     args = parser.parse_args(arguments)
+    end_in_order()
     print(machine())
     stored = contexts(args.contexts, args.tokens)
     with tempfile.TemporaryDirectory() as directory:
