@@ -241,3 +241,24 @@ def bench_rollout(
 ) -> None:
     """How long until many samples of each long prompt are there, as in reinforcement learning? About 3 minutes."""
     _carry_out("rollout", locals())
+
+
+@bench.command("real")
+def bench_real(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="smollm2, tiny, or a checkpoint directory.")
+    ] = "smollm2",
+    snic: Annotated[
+        str, typer.Option(metavar="RATE", help="Emulated storage NIC of each node.")
+    ] = "20MB/s",
+    agents: Annotated[int, typer.Option(metavar="N", min=1, max=256)] = 8,
+    turns: Turns = 2,
+    repetitions: Repetitions = 1,
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """pe-only against dualpath with a real model and real text: JCT, TTFT, and are the answers the same?
+
+    Storage NICs are emulated, slow enough to be the bottleneck. About 4 minutes on two cores.
+    """
+    _carry_out("real", locals())

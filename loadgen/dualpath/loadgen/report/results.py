@@ -87,6 +87,8 @@ class Run(msgspec.Struct, frozen=True):
     replay: dict[str, Any] = {}
     """All that the load generator says, but single turns."""
     met_slo: bool | None = None
+    answers: dict[str, str] = {}
+    """Digests of the generated ids by `agent.turn`, where runs are compared by them."""
 
     @property
     def valid(self) -> bool:

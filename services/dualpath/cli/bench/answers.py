@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xxhash import xxh3_128_hexdigest
+
 from dualpath.loadgen.replay import ReplayResult, Target, TurnRecord
 from dualpath.loadgen.traces.content import prompt_ids
 from dualpath.loadgen.traces.model import Trace
@@ -91,3 +93,12 @@ def hits_by_source(turns: Sequence[TurnRecord]) -> dict[str, int]:
                 found["decode"] += turn.cached_tokens - on_prefill
         found["computed"] += turn.prompt_tokens - turn.cached_tokens
     return found
+
+
+def digests(turns: Sequence[TurnRecord]) -> dict[str, str]:
+    """Of the generated ids, by `agent.turn`."""
+    return {
+        f"{turn.agent}.{turn.turn}": xxh3_128_hexdigest(repr(turn.token_ids).encode())
+        for turn in turns
+        if turn.token_ids
+    }

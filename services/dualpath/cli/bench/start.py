@@ -12,6 +12,7 @@ from rich.console import Console
 from dualpath.cli.bench.arrivals import online
 from dualpath.cli.bench.experiment import Output, Plan, carry_out
 from dualpath.cli.bench.jct import balance, offline, ratio, rollout
+from dualpath.cli.bench.real import RealOptions, real
 from dualpath.cli.bench.sweeps import ablation, append, generate
 from dualpath.cli.bench.workbench import Options
 from dualpath.cli.words import WRONG_USE, complain
@@ -33,8 +34,12 @@ def start(kind: str, given: Mapping[str, Any]) -> int:
     out: Path | None = options.pop("out")
     samples: int = options.pop("samples", 1)
     try:
-        chosen = Options(**options)
-        plan = rollout(chosen, samples) if kind == "rollout" else _KINDS[kind](chosen)
+        if kind == "real":
+            plan = real(RealOptions(**options))
+        elif kind == "rollout":
+            plan = rollout(Options(**options), samples)
+        else:
+            plan = _KINDS[kind](Options(**options))
         path = out or Path(f"dualpath-{kind}-{time.strftime('%Y%m%d-%H%M')}")
         path.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:

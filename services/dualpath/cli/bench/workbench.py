@@ -16,6 +16,8 @@ from dualpath.settings.hardware import HardwareProfile
 from dualpath.settings.profiles import profile_named
 
 _ROOM_TOKENS = 8
+MAX_DEFAULT_AGENTS = 40
+"""Where nobody says how many: what two cores serve in minutes."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Workbench:
         self.options = options
         self.profile: HardwareProfile = profile_named(options.profile)
         scale = self.profile.scale
-        self.agents = options.agents or scale.agents(real_agents)
+        self.agents = options.agents or min(scale.agents(real_agents), MAX_DEFAULT_AGENTS)
         lengths = 1 / scale.tokens_each
         whole = make_trace(
             options.trace, trajectories=max(self.agents, 1), seed=options.seed, lengths=lengths

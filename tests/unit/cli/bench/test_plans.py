@@ -1,0 +1,130 @@
+"""Plans of experiments: which runs there would be, without running any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.loadgen.report.made import run
+
+from dualpath.cli.bench.arrivals import online
+from dualpath.cli.bench.experiment import Plan, capacity
+from dualpath.cli.bench.jct import balance, offline, ratio, rollout
+from dualpath.cli.bench.real import RealOptions, real
+from dualpath.cli.bench.sweeps import ablation, append, generate
+from dualpath.cli.bench.workbench import Options
+from dualpath.loadgen.replay import OpenLoop
+from dualpath.settings import Settings
+from dualpath.settings.profiles import PROFILES
+
+KINDS = (offline, ratio, append, generate, ablation, balance, online)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_cell_is_a_cluster_that_settings_allow(
+    kind: Callable[[Options], Plan], profile: str
+) -> None:
+    plan = kind(Options(profile, agents=4))
+    assert plan.cells
+    for cell in plan.cells:
+        settings = Settings(**cell.all_settings())
+        assert (settings.prefill, settings.decode) == (cell.prefill, cell.decode)
+        longest = max(agent.total_tokens for agent in cell.trace.trajectories)
+        assert longest < settings.synthetic.max_context
+
+
+def test_offline_has_every_system_on_every_shape() -> None:
+    plan = offline(Options("laptop", agents=4))
+    assert [(cell.shape, cell.system.name) for cell in plan.cells] == [
+        (shape, system)
+        for shape in ("1P1D", "2P1D", "1P2D")
+        for system in ("basic", "pe-only", "dualpath", "oracle")
+    ]
+
+
+def test_the_papers_equalities_are_judged() -> None:
+    plan = offline(Options("laptop", agents=4))
+    runs = [
+        run(system, jct, shape=shape)
+        for shape, system, jct in (
+            ("1P1D", "pe-only", 20.0),
+            ("1P2D", "pe-only", 21.0),
+            ("2P1D", "pe-only", 10.0),
+            ("1P1D", "dualpath", 10.5),
+            ("2P1D", "dualpath", 7.0),
+            ("1P2D", "dualpath", 9.0),
+        )
+    ]
+    judged = {claim.what: claim.good for claim in plan.claims(runs) if claim.good is not None}
+    assert judged == {
+        "pe-only 1P1D against pe-only 1P2D": True,
+        "dualpath 1P1D against pe-only 2P1D": True,
+        "dualpath 2P1D against dualpath 1P2D": False,
+    }
+
+
+def test_ablation_changes_the_memory_of_prefill_engines_only() -> None:
+    plan = ablation(Options("laptop", agents=4))
+    assert len(plan.cells) == 15
+    memories = {cell.x: cell.settings["prefill_hbm"] for cell in plan.cells}
+    assert memories[0.5] * 3 == memories[1.5]
+    claims = plan.claims([run("basic", 10.0, x=1.0), run("+ layerwise", 8.0, x=1.0)])
+    assert [(claim.published, claim.measured) for claim in claims] == [("−17.2 %", "−20.0 %")]
+
+
+def test_append_sweeps_keep_the_contexts() -> None:
+    plan = append(Options("laptop", agents=4, values="1,4"))
+    firsts = {tuple(agent.turns[0] for agent in cell.trace.trajectories) for cell in plan.cells}
+    assert len(firsts) == 1
+
+
+def test_online_rates_are_multiples_of_full_prefill_nics() -> None:
+    plan = online(Options("laptop", agents=4, values="0.5,1"))
+    rates = sorted({cell.load.aps for cell in plan.cells if isinstance(cell.load, OpenLoop)})  # type: ignore[type-var]
+    assert rates[1] == pytest.approx(2 * rates[0])  # type: ignore[operator]
+    assert plan.slo == {"ttft_s": 4.0, "tpot_s": pytest.approx(0.8)}
+
+
+def test_capacity_is_the_highest_rate_that_all_runs_met() -> None:
+    runs = [
+        run("a", 1.0, x=1.0, met_slo=True),
+        run("a", 1.0, x=2.0, met_slo=True),
+        run("a", 1.0, x=2.0, met_slo=False, repetition=1),
+        run("b", 1.0, x=1.0, met_slo=False),
+    ]
+    assert capacity(runs) == {"a": 1.0, "b": 0.0}
+
+
+def test_rollout_samples_each_prompt() -> None:
+    plan = rollout(Options("laptop", agents=3), samples=4)
+    assert all(len(cell.trace) == 12 and cell.target["seeded"] for cell in plan.cells)
+
+
+def test_a_real_model_is_compared_by_its_answers() -> None:
+    plan = real(RealOptions(model="tiny", agents=2))
+    assert [cell.system.name for cell in plan.cells] == ["pe-only", "dualpath"]
+    for cell in plan.cells:
+        assert Settings(**cell.all_settings()).dtype == "float32"
+    nothing = plan.claims([run("pe-only", 2.0), run("dualpath", 1.0)])
+    assert nothing[-1].good is False, "no answers were compared"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options("gpu"), "no profile 'gpu'"),
+        (Options("laptop", trace="65K"), "Table 2 has 32K, 48K, 64K"),
+        (Options("laptop", systems="fast"), "no system 'fast'"),
+        (Options("laptop", shapes="1P"), "no shape"),
+    ],
+)
+def test_wrong_options_are_said(options: Options, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        offline(options)
+
+
+@pytest.mark.parametrize("values", ["", "0", "-1", "x", "1,,2"])
+def test_wrong_places_on_the_axis_are_said(values: str) -> None:
+    with pytest.raises(ValueError, match=r"are no numbers above 0"):
+        append(Options("laptop", values=values or " "))
