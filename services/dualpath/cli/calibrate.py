@@ -133,7 +133,14 @@ async def _measure_snic(
     """Reads from a shard that is a process of its own, through an SNIC as a node has it."""
     _busy(console, "SNIC")
     alone = settings.model_copy(
-        update={"home": scratch, "shard_addresses": (), "store_replicas": 1, "shards": 1}
+        update={
+            "home": scratch,
+            "shard_addresses": (),
+            "store_replicas": 1,
+            "shards": 1,
+            "store": "shards",
+            "store_directory": None,
+        }
     )
     write_private(scratch / "settings.json", dump_settings(alone))
     child = Child("storage-0", "storage", lambda line: None)

@@ -1,16 +1,14 @@
-"""What `dualpath store` does: the blocks of a home's shards, looked at and tidied up on the disk itself."""
+"""What `dualpath store` does: blocks, looked at and tidied up where they are kept."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -22,23 +20,32 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from dualpath.cli.store_places import Place, places
 from dualpath.cli.tables import new_table, readable_size
 from dualpath.cli.words import WRONG_USE, complain
-from dualpath.kvstore.disk import DiskOptions, DiskStore, StoreInUse
-from dualpath.kvstore.survey import SpaceStat, Survey
+from dualpath.kvstore.lock import StoreInUse
+from dualpath.kvstore.survey import SpaceStat
 from dualpath.settings import Settings, load_settings
 
 FAILED = 1
 WIDE = 160
 
 
-def stat(config: Path | None, home: Path | None, shard: str | None, *, as_json: bool) -> int:
+def stat(
+    config: Path | None,
+    home: Path | None,
+    shard: str | None,
+    directory: Path | None,
+    *,
+    as_json: bool,
+) -> int:
     """Exit code: 0, 2 where there is no such store or it cannot be read."""
-    found: list[tuple[str, SpaceStat]] = []
     with _told():
-        for root in _roots(config, home, shard):
-            with Survey(root) as survey:
-                found += [(root.name, space) for space in survey.stat()]
+        found = [
+            (place.name, space)
+            for place in places(_settings(config, home, directory), shard)
+            for space in place.stat()
+        ]
         if as_json:
             print(json.dumps([{"shard": name, **asdict(space)} for name, space in found]))
             return 0
@@ -62,44 +69,49 @@ def stat(config: Path | None, home: Path | None, shard: str | None, *, as_json: 
     return WRONG_USE
 
 
-def verify(config: Path | None, home: Path | None, shard: str | None) -> int:
+def verify(
+    config: Path | None, home: Path | None, shard: str | None, directory: Path | None
+) -> int:
     """Exit code: 0 where all is right, 1 where not, 2 where there is no such store."""
     with _told(), _progress() as progress:
         blocks, damaged = 0, 0
-        for root in _roots(config, home, shard):
-            with Survey(root) as survey:
-                nbytes = sum(space.blocks * space.block_bytes for space in survey.stat())
-                bar = progress.add_task(root.name, total=nbytes)
-                for checked in survey.verify():
-                    progress.advance(bar, checked.nbytes)
-                    blocks += 1
-                    if not checked.right:
-                        damaged += 1
-                        progress.console.print(
-                            f"{root.name}: block {checked.key.hex()} of {checked.space} is damaged"
-                        )
+        for place in places(_settings(config, home, directory), shard):
+            nbytes = sum(space.blocks * space.block_bytes for space in place.stat())
+            bar = progress.add_task(place.name, total=nbytes)
+            for checked in place.verify():
+                progress.advance(bar, checked.nbytes)
+                blocks += 1
+                if not checked.right:
+                    damaged += 1
+                    progress.console.print(
+                        f"{place.name}: block {checked.key.hex()} of {checked.space} is damaged"
+                    )
         progress.console.print(f"{blocks:,} blocks verified, {damaged:,} damaged.")
         return FAILED if damaged else 0
     return WRONG_USE
 
 
 def collect(
-    config: Path | None, home: Path | None, shard: str | None, unused_s: float | None
+    config: Path | None,
+    home: Path | None,
+    shard: str | None,
+    directory: Path | None,
+    unused_s: float | None,
 ) -> int:
     """Exit code: 0, 2 where there is no such store, it is in use, or the disk refuses."""
-
-    async def tidy(store: DiskStore) -> None:
-        if unused_s is not None:
-            await store.expire(time.time() - unused_s)
-        await store.collect()
-
-    return _change(config, home, shard, tidy)
+    with _told():
+        settings = _settings(config, home, directory)
+        for place in places(settings, shard):
+            _say(place, *place.collect(settings, unused_s))
+        return 0
+    return WRONG_USE
 
 
 def drop(
     config: Path | None,
     home: Path | None,
     shard: str | None,
+    directory: Path | None,
     wanted: str | None,
     *,
     everything: bool,
@@ -113,60 +125,28 @@ def drop(
     if wanted is None and not everything:
         complain("say whose blocks: a fingerprint that `dualpath store stat` shows, or --all")
         return WRONG_USE
-    dropped = 0
-
-    async def remove(store: DiskStore) -> None:
-        nonlocal dropped
-        with Survey(store.root) as survey:
-            spaces = survey.stat()
-        for space in spaces:
-            if everything or space.fingerprint == wanted:
-                await store.drop(space.name)
-                dropped += 1
-
-    code = _change(config, home, shard, remove)
-    if code == 0 and not dropped and not everything:
-        complain(f"no shard has blocks of {wanted!r}; `dualpath store stat` shows what there is")
-        return WRONG_USE
-    return code
-
-
-def _change(
-    config: Path | None,
-    home: Path | None,
-    shard: str | None,
-    work: Callable[[DiskStore], Coroutine[Any, Any, None]],
-) -> int:
-    """Do something to each store, and say what it has given back to the disk."""
-
-    async def change(root: Path, settings: Settings) -> None:
-        before = _on_disk(root)
-        store = DiskStore(root, DiskOptions(capacity_bytes=settings.store_capacity))
-        await store.open()
-        try:
-            await work(store)
-            blocks = store.stat().blocks
-        finally:
-            await store.close()
-        freed = max(0, before - _on_disk(root))
-        print(f"{root.name}: {readable_size(freed)} given back, {blocks:,} blocks left")
-
     with _told():
-        settings = load_settings(config, home=home)
-        for root in _roots(config, home, shard):
-            asyncio.run(change(root, settings))
+        dropped = 0
+        for place in places(_settings(config, home, directory), shard):
+            spaces, freed, left = place.drop(wanted)
+            _say(place, freed, left)
+            dropped += spaces
+        if not dropped and not everything:
+            complain(f"nothing is kept of {wanted!r}; `dualpath store stat` shows what there is")
+            return WRONG_USE
         return 0
     return WRONG_USE
 
 
-def _roots(config: Path | None, home: Path | None, shard: str | None) -> list[Path]:
-    """The directories of a home's shards. Raises ValueError where there is none, OSError."""
-    parent = load_settings(config, home=home).home / "store"
-    paths = sorted(parent.iterdir()) if parent.is_dir() else []
-    roots = [path for path in paths if path.is_dir() and shard in (None, path.name)]
-    if not roots:
-        raise ValueError(f"there is no store of {shard or 'any shard'} in {parent}; set --home")
-    return roots
+def _say(place: Place, freed_bytes: int, blocks: int) -> None:
+    print(f"{place.name}: {readable_size(freed_bytes)} given back, {blocks:,} blocks left")
+
+
+def _settings(config: Path | None, home: Path | None, directory: Path | None) -> Settings:
+    """Raises ValueError."""
+    if directory is not None:
+        return load_settings(config, home=home, store="directory", store_directory=directory)
+    return load_settings(config, home=home)
 
 
 @contextmanager
@@ -188,10 +168,6 @@ def _progress() -> Progress:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-
-
-def _on_disk(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.glob("*-*/*") if path.is_file())
 
 
 def _age(space: SpaceStat) -> str:
