@@ -248,6 +248,7 @@ def _existing(path: Path) -> Path:
 
 
 def examine_disk(settings: Settings) -> Finding:
+    from dualpath.kvstore.making import block_directory
     from dualpath.model.locate import model_directory
 
     free = shutil.disk_usage(_existing(settings.home)).free
@@ -256,6 +257,14 @@ def examine_disk(settings: Settings) -> Finding:
     if to_make and free < _MODEL_BYTES:
         advice = f"Converting SmolLM2 takes up to {_gib(_MODEL_BYTES)}: free some, or choose another --home."
         return Finding("disk", "bad", text, advice)
+    if settings.store == "s3":
+        return Finding("disk", "ok", f"{text}; blocks are in bucket {settings.store_s3_bucket}")
+    if settings.store == "directory":
+        root = block_directory(settings)
+        text = f"{_gib(shutil.disk_usage(_existing(root)).free)} free for blocks in {_shown(root)}"
+        if settings.store_capacity is None:
+            return Finding("disk", "ok", f"{text}; store_capacity is not set, so they may take all")
+        return Finding("disk", "ok", f"{text}; they take {_gib(settings.store_capacity)} at most")
     if settings.store_capacity is None:
         if free < _ROOM_BYTES:
             advice = "Set store_capacity: without it the blocks of the shards may fill the disk."

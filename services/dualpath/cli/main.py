@@ -11,7 +11,7 @@ import typer
 
 from dualpath.cli.main_bench import bench
 from dualpath.cli.main_replay import replay
-from dualpath.cli.main_store import store
+from dualpath.cli.main_store import store as store_commands
 from dualpath.cli.main_trace import trace
 from dualpath.cli.options import (
     ApiKey,
@@ -31,6 +31,7 @@ from dualpath.cli.options import (
     ReadPath,
     Shards,
     SnicBandwidth,
+    Store,
     UseTls,
 )
 
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 
 app.add_typer(bench, name="bench")
-app.add_typer(store, name="store")
+app.add_typer(store_commands, name="store")
 app.add_typer(trace, name="trace")
 app.command("replay")(replay)
 
@@ -69,7 +70,7 @@ def root() -> None:
     dualpath replay --trace 64k.jsonl              replay them against any server, and measure
     dualpath bench offline                         Basic, DualPath and Oracle, on clusters of their own
     dualpath report A.json B.json                  what changed between two of those
-    dualpath store stat                            what KV-Cache the shards keep on disk
+    dualpath store stat                            what KV-Cache is kept on disk
 
     Every option of `up` is a setting; so is much else. A setting comes from the command line, from
     DUALPATH_<SETTING> in the environment, or from a file (--config), in this order.
@@ -82,6 +83,7 @@ def up(
     prefill: Prefill = None,
     decode: Decode = None,
     engines: Engines = None,
+    store: Store = None,
     shards: Shards = None,
     gateways: Gateways = None,
     mode: Mode = None,
@@ -111,6 +113,7 @@ def up(
     dualpath up --model tiny --home ./try --port 0
     dualpath up --model synthetic --prefill 1 --decode 2 --snic-bandwidth 50MB/s
     dualpath up --model ~/models/Qwen2.5-0.5B-Instruct --dtype float32
+    dualpath up --store directory
     dualpath up --mode pe-only --detach && dualpath status && dualpath down
     """
     given: dict[str, Any] = {
@@ -239,6 +242,7 @@ def doctor(
     prefill: Prefill = None,
     decode: Decode = None,
     engines: Engines = None,
+    store: Store = None,
     shards: Shards = None,
     gateways: Gateways = None,
     mode: Mode = None,

@@ -30,6 +30,10 @@ Model = Annotated[
 Prefill = Annotated[int | None, typer.Option(metavar="N", help="Prefill nodes.")]
 Decode = Annotated[int | None, typer.Option(metavar="N", help="Decode nodes.")]
 Engines = Annotated[int | None, typer.Option(metavar="N", help="Engines per node.")]
+Store = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="Where KV-Cache is kept: shards (default), directory or s3."),
+]
 Shards = Annotated[int | None, typer.Option(metavar="N", help="Storage shards.")]
 Gateways = Annotated[
     int | None, typer.Option(metavar="N", help="Gateways, on ports from --port on.")

@@ -6,6 +6,7 @@ import json
 
 from dualpath.cluster.invocation import command_on, program
 from dualpath.cluster.record import ClusterRecord
+from dualpath.kvstore.making import block_directory
 from dualpath.settings import Settings
 
 
@@ -25,12 +26,22 @@ def curl_line(base_url: str, model: str, *, key: bool = False) -> str:
     return f"curl {base_url}/chat/completions {headers} -d '{body}'"
 
 
+def _where_blocks_are(settings: Settings) -> str:
+    match settings.store:
+        case "shards":
+            return f"{settings.shards} storage shard{'s' if settings.shards > 1 else ''}"
+        case "directory":
+            return f"blocks in {block_directory(settings)}"
+        case "s3":
+            return f"blocks in bucket {settings.store_s3_bucket}"
+
+
 def welcome(record: ClusterRecord, settings: Settings) -> str:
     urls = record.base_urls
     shape = (
         f"mode {record.mode}, {settings.prefill} prefill + {settings.decode} decode "
         f"({settings.engines} engine{'s' if settings.engines > 1 else ''} each), "
-        f"{settings.shards} storage shard{'s' if settings.shards > 1 else ''}"
+        f"{_where_blocks_are(settings)}"
     )
     lines = [
         "",

@@ -129,7 +129,7 @@ class Keeper:
                 self._capacity_bytes, holdings.nbytes, reports, before.limits, before.number
             )
         if removed:
-            log.info("blocks made room", root=str(self._root), blocks=removed)
+            log.debug("blocks made room", root=str(self._root), blocks=removed)
         census = Census(before.number + 1, holdings.nbytes, len(holdings) - removed, limits)
         replace_file(self._root / "census.json", self._root, msgspec.json.encode(census))
 

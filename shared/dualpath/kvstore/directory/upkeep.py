@@ -49,6 +49,7 @@ class Upkeep:
         self._full = asyncio.Event()
         self._beat = 0
         self._reported: Report | None = None
+        self._closed = False
 
     def hurry(self) -> None:
         """There is no room: look now whether there is more."""
@@ -97,7 +98,10 @@ class Upkeep:
         return self._root / "clients"
 
     async def close(self) -> None:
-        """Leave: what this client was given and has not used is free then."""
+        """Leave: what this client was given and has not used is free then. Once more does nothing."""
+        if self._closed:
+            return
+        self._closed = True
 
         def leave() -> None:
             (self._clients / self._id).unlink(missing_ok=True)
