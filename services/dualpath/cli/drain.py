@@ -39,7 +39,9 @@ def drain(config: Path | None, home: Path | None, name: str) -> int:
     if problem := _last_of_its_kind(record, node):
         complain(problem)
         return WRONG_USE
-    limit_s = settings.drain_s + _MARGIN_S
+    # What the nodes go by, which this command's own settings need not be.
+    its_own = load_settings(Home(settings.home).settings_file)
+    limit_s = its_own.drain_s + _MARGIN_S
     if not _ended(node, limit_s):
         complain(
             f"{name} has not ended within {limit_s:g} s; `dualpath status` shows what it holds"

@@ -53,6 +53,7 @@ class WriteBack:
         now on. They are released when they are stored and `copied` (the H2D that reads them too has ended) is set.
         `on_stored` is told up to which block the prompt is readable now."""
         if not keys:
+            on_stored(depth)
             return []
         work = self._store_slots(list(keys), list(slots), depth, copied, on_stored)
         return [self._tasks.spawn(work, "store prompt blocks")]

@@ -70,7 +70,7 @@ class Metrics:
         )
         self.queue_seconds = self._histogram(
             "queue_seconds",
-            "Time that requests waited for a DE, its slots, a PE",
+            "Time that requests waited for a prefix in flight, a DE, its slots, a PE",
             _SECONDS,
             "queue",
         )
