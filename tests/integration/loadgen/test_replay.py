@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.certificates import Authority
 from tests.support.openai_server import Asked, OpenAiServer
 from tests.support.wait import until
 
@@ -158,6 +162,23 @@ async def test_samples_have_seeds_of_their_own_and_keys_are_sent() -> None:
         assert asked.body["temperature"] == 0.7
         assert asked.headers["authorization"] == "Bearer k-1"
         assert asked.headers["x-dualpath-explain"] == "1"
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="the authority lacks fields asked for since"
+)
+async def test_servers_with_certificates_are_reached_where_the_authority_is_trusted(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("server"))
+    async with OpenAiServer(ssl=context) as server:
+        url = server.url.replace("http:", "https:")
+        result = await replay(ONE, Target(url, ca_file=str(authority.file)), ClosedLoop(1))
+        with pytest.raises(ReplayError, match="certificate verify failed"):
+            await replay(ONE, Target(url), ClosedLoop(1))
+    assert result.errors == {}
 
 
 # ── failures ───────────────────────────────────────────────────────────────────────────────────────
