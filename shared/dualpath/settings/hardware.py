@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+PATIENCE_S = 120.0
+"""What counts as stuck in a cluster whose NICs are slow on purpose."""
 CHUNK_TOKENS = 8192
 """Real tokens that a prefill forward computes at most; chosen, as engines of such nodes are run."""
 
@@ -138,6 +140,9 @@ class HardwareProfile:
             "snic_bandwidth": round(rate(node.snic_bytes_per_s.value)),
             "cnic_bandwidth": round(rate(node.cnic_bytes_per_s.value)),
             "dram_bandwidth": round(rate(node.dram_bytes_per_s.value)),
+            # All agents may read at once, at a rate that is slow for real seconds.
+            "read_deadline_s": PATIENCE_S,
+            "transfer_deadline_s": PATIENCE_S,
             "prefill_buffer": slots * stride,
             "decode_buffer": slots * stride,
             **hbm,

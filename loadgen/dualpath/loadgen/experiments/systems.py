@@ -23,17 +23,15 @@ DUALPATH = System("dualpath", {"mode": "dualpath"})
 ORACLE = System("oracle", {"mode": "oracle"}, "none")
 MODES = {system.name: system for system in (BASIC, PE_ONLY, DUALPATH, ORACLE)}
 
+_NAIVE = {"placement": "round-robin", "batching": "token-budget"}
 ABLATION = (
     BASIC,
-    System("+ layerwise", {"mode": "pe-only", "placement": "round-robin"}, "prefill"),
-    System(
-        "+ dual path",
-        {"mode": "dualpath", "placement": "round-robin", "read_path": "round-robin"},
-    ),
+    System("+ layerwise", {"mode": "pe-only", **_NAIVE}, "prefill"),
+    System("+ dual path", {"mode": "dualpath", "read_path": "round-robin", **_NAIVE}),
     System("+ scheduling", {"mode": "dualpath", "read_path": "adaptive"}),
     System("+ split", {"mode": "dualpath", "read_path": "split"}),
 )
-"""Each has what the one before has. The second reads in turns, so that scheduling is what the next one adds."""
+"""Each has what the one before has. The third reads in turns, so that scheduling is what the next one adds."""
 
 BALANCE = (
     System(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH = 400
-_LABEL = 96
-_RIGHT = 58
+_LABEL = 128
+_RIGHT = 52
 _ROW = 20
 _CHAR = 7.0
 _FONT = 12

@@ -92,10 +92,14 @@ class Workbench:
 
     def notes(self) -> tuple[str, ...]:
         scale = self.profile.scale
-        return (
+        units = (
             f"A node here is 1/{scale.share:g} of a real one and serves 1/{scale.share:g} of the agents; a byte "
             f"stands for {scale.bytes_each:g} real ones, a token for {scale.tokens_each}, and a real second takes "
-            f"{scale.time:g} s. All of them are units: ratios of reading, computing and memory are the profile's.",
+            f"{scale.time:g} s. All of them are units: ratios of reading, computing and memory are the profile's."
+        )
+        made_up = "The profile is made up: its figures are its own, and so are its seconds."
+        return (
+            made_up if scale.share == 1 else units,
             "An agent lives a stretch of its published life: its context until then is on storage already, and read "
             "in its first turn.",
             "Oracle's transfers are not paced, but its bytes are moved all the same: it is at its bound only as far "
