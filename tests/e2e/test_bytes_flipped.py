@@ -34,7 +34,7 @@ N = 12
 
 @pytest.fixture
 async def it(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig(nats_server, tmp_path) as started:
+    async with rig(nats_server, tmp_path, same_host="sockets") as started:
         yield started
         await started.idle()
 

@@ -278,6 +278,9 @@ class Receiver:
         elif header.code == END:
             region.on_write(header.imm)
             self._answer(header, Status.OK)
+        elif header.kind is Kind.PULL:
+            self._nic.charge(self._lane, "tx", HEADER_BYTES)
+            self._outbox.control(Header(Kind.PULLED, op=header.op).pack())
 
     async def _charge(self, nbytes: int) -> None:
         quantum = self._nic.quantum_bytes

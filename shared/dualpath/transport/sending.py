@@ -155,6 +155,7 @@ class Sender:
                     await finish(operation.read_out())
             finally:
                 self._writes.pop(op, None)
+                self._ended(op)
         return Outcome(status, operation.started)
 
     async def send(self, message: bytes) -> Outcome:
@@ -220,6 +221,7 @@ class Sender:
         chunks = split(source, min(self._nic.quantum_bytes, MAX_WRITE_BYTES))
         for number, pieces in enumerate(chunks, 1):
             length = sum(map(len, pieces))
+            await self._admitted()
             async with self._nic.send(lane, length):
                 last = number == len(chunks)
                 header = Header(
@@ -239,6 +241,12 @@ class Sender:
             if operation.ack.done():
                 return
             offset += length
+
+    async def _admitted(self) -> None:
+        """Wait until another chunk may be put on its way; at once, where the socket holds back what is too much."""
+
+    def _ended(self, op: int) -> None:
+        """A write is over, and nothing of it is read any more."""
 
     def _frame(self, header: Header, pieces: list[memoryview]) -> tuple[list[memoryview], bool]:
         """The views that leave for a chunk of a write; and whether the peer reads `pieces` when they have left."""

@@ -25,12 +25,17 @@ from dualpath.lanes import Lane, PacedNic
 from dualpath.memory.shared import SharedMemory
 from dualpath.transport.api import LinkError, Revoked
 from dualpath.transport.frames import END, Header, Kind, Status
-from dualpath.transport.samehost import SameHostEndpoint, meeting
+from dualpath.transport.samehost import SameHostEndpoint, available, meeting
 from dualpath.transport.samehost.link import SameHostLink
 from dualpath.transport.samehost.segments import _EXTENT, Word
+from dualpath.transport.samehost.sending import WINDOW_BYTES
 from dualpath.transport.tcp import TcpEndpoint
+from dualpath.wire.types import Address
 
 WAYS = ["shared"]
+pytestmark = pytest.mark.skipif(
+    not available(), reason="this kernel cannot seal memory, or has no membarrier"
+)
 NBYTES = 1_000_000
 NONCE = bytes(range(16))
 
@@ -165,6 +170,35 @@ async def test_what_a_peer_reads_after_the_link_was_given_up_does_not_count(
             break
         await until(lambda: bool(back.imms))
         assert back.imms == [1]
+
+
+async def test_a_message_overtakes_what_a_slow_peer_has_not_read(
+    make: Make, memory: SharedMemory
+) -> None:
+    came: list[bytes] = []
+
+    async def take(peer: Address, message: bytes) -> None:
+        came.append(message)
+
+    writer = await make("writer")
+    target = await make("target", take, nic=PacedNic("target", 50e6))
+    writer.pin(memory.view, memory)
+    region = Bytes(NBYTES)
+    key = target.register(region)
+    count = 3 * WINDOW_BYTES // NBYTES
+    writes = [
+        asyncio.ensure_future(
+            TcpEndpoint.write(writer, target.address, key, 0, [memory.view], imm=number)
+        )
+        for number in range(count)
+    ]
+    await until(lambda: bool(region.imms))
+    await writer.send(target.address, b"ahead")
+    assert came == [b"ahead"]
+    assert len(region.imms) < count, "it waited for what was told already, and not for the rest"
+    await asyncio.gather(*writes)
+    assert sorted(region.imms) == list(range(count))
+    assert region.memory == memory.view
 
 
 async def test_writes_to_a_region_that_is_revoked_meanwhile_stop(

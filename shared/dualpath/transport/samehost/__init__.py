@@ -19,6 +19,6 @@ then every processor passes a barrier (`fence`). A target that reads later sees 
 counts nothing of it. So what a region is told of was whole, as over a socket.
 """
 
-from dualpath.transport.samehost.endpoint import SameHostEndpoint
+from dualpath.transport.samehost.endpoint import SameHostEndpoint, available
 
-__all__ = ["SameHostEndpoint"]
+__all__ = ["SameHostEndpoint", "available"]

@@ -27,6 +27,13 @@ _MAX_MEETINGS = 64
 _REST_S = 0.1
 
 
+def available() -> bool:
+    """This kernel has all that it takes: memory that is sealed against its owner and its readers, and the barrier."""
+    probe = SharedMemory("probe", 1)
+    probe.close()
+    return probe.sealed and fence.available()
+
+
 class SameHostEndpoint(TcpEndpoint):
     """As TcpEndpoint, which it works with too, but what is written out of pinned `SharedMemory` is read there by
     peers of its kind that are on this host. A link has the memory that was pinned when it was first used for it."""
@@ -41,7 +48,7 @@ class SameHostEndpoint(TcpEndpoint):
         self._meetings = 0
 
     async def start(self, on_message: Any) -> None:
-        if fence.available():
+        if available():
             self._meeting_name, self._meeting = meeting.listen()
         await super().start(on_message)
         if self._meeting is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dualpath.lanes.api import Lane, Nic
 from dualpath.telemetry.logs import get_logger
-from dualpath.transport.frames import END, Header, Kind, MalformedFrame
+from dualpath.transport.frames import Header, MalformedFrame
 from dualpath.transport.link import Link
 from dualpath.transport.receiving import PeerGone
 from dualpath.transport.samehost import segments
@@ -94,6 +94,4 @@ class SameHostLink(Link):
         self._copies.copy(sources, targets)
         if mapped.given_up:
             raise PeerGone("the peer has given it up")
-        if header.code != END:
-            self._outbox.control(Header(Kind.PULLED, op=header.op).pack())
         return nbytes

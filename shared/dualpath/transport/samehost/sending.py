@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from dualpath.lanes.api import Lane, Nic
@@ -12,6 +14,9 @@ from dualpath.transport.sending import Operation, Sender
 
 MIN_PULL_BYTES = 16 * 1024
 """What is smaller goes inside the link: to say where it lies takes as long."""
+WINDOW_BYTES = 8 << 20
+"""What a peer may be told of that it has not read, of one link: what it takes slowly waits here, where messages
+overtake it, as it does where a socket is full."""
 
 
 class PullingSender(Sender):
@@ -30,6 +35,10 @@ class PullingSender(Sender):
         self._offered = offered
         self._attach = attach
         self._segments: int | None = None
+        self._unread: dict[int, deque[int]] = {}
+        """Bytes of the frames that the peer has not answered, by write."""
+        self._unread_bytes = 0
+        self._room = asyncio.Event()
 
     @property
     def owed(self) -> bool:
@@ -39,6 +48,24 @@ class PullingSender(Sender):
     def reading(self) -> bool:
         """The peer may be reading memory of this process."""
         return any(operation.reading for operation in self._writes.values())
+
+    def acknowledged(self, header: Header) -> None:
+        super().acknowledged(header)
+        if header.kind is Kind.PULLED and (frames := self._unread.get(header.op)):
+            self._forget(frames.popleft())
+
+    async def _admitted(self) -> None:
+        while self._unread_bytes >= WINDOW_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def _ended(self, op: int) -> None:
+        if op in self._unread:
+            self._forget(sum(self._unread.pop(op)))
+
+    def _forget(self, nbytes: int) -> None:
+        self._unread_bytes -= nbytes
+        self._room.set()
 
     async def _send_write(
         self,
@@ -60,4 +87,6 @@ class PullingSender(Sender):
         if where is None:
             return super()._frame(header, pieces)
         pull = header._replace(kind=Kind.PULL, length=len(where))
+        self._unread.setdefault(header.op, deque()).append(header.length)
+        self._unread_bytes += header.length
         return [memoryview(pull.pack() + where)], True

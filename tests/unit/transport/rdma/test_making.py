@@ -11,6 +11,7 @@ from dualpath.lanes import Lane, PacedNic
 from dualpath.settings import Settings
 from dualpath.transport.making import make_endpoint
 from dualpath.transport.rdma import RdmaEndpoint
+from dualpath.transport.samehost import SameHostEndpoint
 from dualpath.transport.tcp import TcpEndpoint
 
 
@@ -27,6 +28,11 @@ def ucx(number: int = 0, **settings: Any) -> dict[Lane, dict[str, str]]:
 
 def test_without_the_setting_it_is_tcp() -> None:
     made = make_endpoint(Settings(secret="s"), "e", PacedNic("n"))
+    assert type(made) is SameHostEndpoint
+
+
+def test_told_to_it_is_sockets_alone() -> None:
+    made = make_endpoint(Settings(secret="s", same_host="sockets"), "e", PacedNic("n"))
     assert type(made) is TcpEndpoint
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dualpath.memory.shared import SharedMemory
 from dualpath.transport.frames import MAX_WRITE_BYTES, MalformedFrame
+from dualpath.transport.samehost import available
 from dualpath.transport.samehost.copying import SHARED_BYTES, Copies
 from dualpath.transport.samehost.segments import (
     _EXTENT,
@@ -23,6 +24,8 @@ from dualpath.transport.samehost.segments import (
     Word,
     unpack,
 )
+
+pytestmark = pytest.mark.skipif(not available(), reason="this kernel cannot seal memory")
 
 
 @pytest.fixture
