@@ -25,7 +25,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "COLUMNS": "100", **more}
 
 
-def test_a_running_cluster_is_shown_with_its_nics_and_both_read_paths(
+def test_a_running_cluster_is_shown_with_its_nics_and_that_both_sides_read(
     cluster: LocalCluster,
 ) -> None:
     ended = subprocess.run(
@@ -38,7 +38,7 @@ def test_a_running_cluster_is_shown_with_its_nics_and_both_read_paths(
     )
     assert ended.returncode == 0, ended.stderr
     assert "12 of 12" in ended.stdout
-    for text in ("prefill-0.snic", "decode-0.snic", "prefill node (PE)", "decode node (DE)"):
+    for text in ("prefill-0.snic", "decode-0.snic", "both (split)"):
         assert text in ended.stdout
     cluster.until_idle()
 

@@ -457,7 +457,7 @@ class Settings(BaseSettings):
     def use_read_path(self) -> ReadPathChoice:
         if self.read_path is not None:
             return self.read_path
-        return "prefill" if self.mode in ("basic", "pe-only") else "adaptive"
+        return "prefill" if self.mode in ("basic", "pe-only") else "split"
 
     @property
     def use_placement(self) -> PlacementChoice:

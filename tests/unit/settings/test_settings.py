@@ -130,7 +130,7 @@ def test_modes_set_what_is_not_set_by_hand() -> None:
     )
     assert (dual.use_layerwise, dual.use_read_path, dual.use_placement) == (
         True,
-        "adaptive",
+        "split",
         "adaptive",
     )
     assert not Settings(layerwise=False).use_layerwise
