@@ -70,9 +70,9 @@ async def harness(nats_server: NatsServer, gateway_settings: Settings) -> AsyncI
     gateway = GatewayService(gateway_settings, spec, bus, "gateway-0")
     url = f"http://127.0.0.1:{await gateway.start(0)}"
     async with (
-        httpx.AsyncClient(base_url=url, timeout=20) as http,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
         openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=20
+            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=90
         ) as client,
     ):
         yield Harness(gateway, cluster, gateway_settings, spec, url, http, client)
