@@ -1,9 +1,10 @@
 """Workloads of experiments: stretches of published agents' lives, with what came before on storage already. Pure.
 
 A whole trajectory has dozens to hundreds of turns, nearly all of them alike: a long context, a short appended part.
-A *stretch* is some turns of it in a row from anywhere in its life, after a first turn that brings the context up to
-there. What that first turn appends is stored beforehand (`contexts`), so that each turn, the first
-too, hits what it would in the whole life.
+A *stretch* is some turns in a row from anywhere in a life, after a first turn that brings the context up to there.
+What that first turn appends is stored beforehand (`contexts`), so that each turn, the first too, hits what it would
+in the whole life. Turns of a stretch append and generate what those of their life do on average: over a hundred turns
+long answers and short ones even out, over a few one long answer would be all that is measured.
 """
 
 from __future__ import annotations
@@ -47,8 +48,23 @@ def _stretch(trajectory: Trajectory, turns: int, draw: random.Random) -> Traject
     before = trajectory.turns[:start]
     context = sum(turn.append_tokens + turn.generate_tokens for turn in before)
     first = Turn(context, 1) if before else trajectory.turns[0]
-    rest = trajectory.turns[start : start + turns] if before else trajectory.turns[1 : 1 + turns]
+    rest = _even(trajectory.turns[1:], min(turns, len(trajectory.turns) - 1))
     return replace(trajectory, turns=(first, *rest), first_round=None)
+
+
+def _even(turns: Sequence[Turn], count: int) -> list[Turn]:
+    """`count` turns of the mean lengths of `turns`; what rounding takes from one the next ones get."""
+    if not turns:
+        return []
+    appended = sum(turn.append_tokens for turn in turns) / len(turns)
+    generated = sum(turn.generate_tokens for turn in turns) / len(turns)
+    return [
+        Turn(
+            max(round((k + 1) * appended) - round(k * appended), 1),
+            max(round((k + 1) * generated) - round(k * generated), 1),
+        )
+        for k in range(count)
+    ]
 
 
 def contexts(trace: Trace) -> Trace:

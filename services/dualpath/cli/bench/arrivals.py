@@ -19,7 +19,7 @@ REAL_SLO = {"ttft_s": 4.0, "tpot_s": 0.05}
 def online(options: Options) -> Plan:
     """Agents arrive as a Poisson process; the axis is in multiples of the rate at which prefill nodes' SNICs alone
     would be full."""
-    bench = Workbench(options, 2560)
+    bench = Workbench(options, 2048)
     (p, d), *_ = options.chosen_shapes(bench.own_shape())
     blocks = bench.settings()["block_tokens"]
     found = totals(bench.trace.trajectories, blocks)

@@ -17,7 +17,7 @@ EQUAL = 0.1
 
 
 def offline(options: Options) -> Plan:
-    bench = Workbench(options, 2560)
+    bench = Workbench(options, 2048)
     return bench.plan(
         "offline",
         "Offline: job completion time",
@@ -33,7 +33,7 @@ def offline(options: Options) -> Plan:
 
 
 def ratio(options: Options) -> Plan:
-    bench = Workbench(options, 2560)
+    bench = Workbench(options, 2048)
     return bench.plan(
         "ratio",
         "P/D ratios: job completion time",
@@ -126,7 +126,7 @@ def _equalities(runs: Sequence[Run], base: str) -> list[Claim]:
 
 
 def balance(options: Options) -> Plan:
-    bench = Workbench(options, 2560)
+    bench = Workbench(options, 2048)
     cells = [
         bench.cell(system, p, d) for p, d in options.chosen_shapes("1P2D") for system in BALANCE
     ]

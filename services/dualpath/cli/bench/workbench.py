@@ -16,7 +16,7 @@ from dualpath.settings.hardware import HardwareProfile
 from dualpath.settings.profiles import profile_named
 
 _ROOM_TOKENS = 8
-MAX_DEFAULT_AGENTS = 40
+MAX_DEFAULT_AGENTS = 32
 """Where nobody says how many: what two cores serve in minutes."""
 
 

@@ -27,7 +27,7 @@ def test_storage_is_bound_by_the_nics_that_may_read() -> None:
     alone = bounds_of(TOTALS, LAPTOP, PE_ONLY, 2, 1)
     both = bounds_of(TOTALS, LAPTOP, DUALPATH, 2, 1)
     free = bounds_of(TOTALS, LAPTOP, ORACLE, 2, 1)
-    assert alone.storage_s == pytest.approx(100_000 * LAPTOP.token_bytes / 8e6 / 2)
+    assert alone.storage_s == pytest.approx(100_000 * LAPTOP.token_bytes / 32e6 / 2)
     assert alone.storage_s / both.storage_s == pytest.approx(3 / 2)
     assert free.storage_s == 0
     assert (alone.by, free.by) == ("storage", "compute")

@@ -13,17 +13,28 @@ def trace() -> Trace:
     return make_trace("64K", trajectories=20, seed=3, lengths=1 / 16)
 
 
-def test_a_stretch_is_part_of_its_life_with_the_context_of_then() -> None:
+def test_a_stretch_has_the_context_of_some_moment_of_its_life() -> None:
     whole = trace()
     cut = stretches(whole, 20, 5, seed=1)
     assert len(cut) == 20
     for life, part in zip(whole.trajectories, cut.trajectories, strict=True):
         assert len(part.turns) == 6
-        start = next(k for k in range(len(life.turns)) if life.turns[k : k + 5] == part.turns[1:])
-        before = life.turns[:start]
-        assert part.turns[0].append_tokens == sum(
-            turn.append_tokens + turn.generate_tokens for turn in before
-        )
+        lengths = [turn.append_tokens + turn.generate_tokens for turn in life.turns]
+        moments = [sum(lengths[:k]) for k in range(1, len(lengths))]
+        assert part.turns[0].append_tokens in moments
+
+
+def test_turns_of_a_stretch_are_their_lifes_on_average() -> None:
+    """So that one long answer is not all that a short run measures."""
+    whole = trace()
+    for life, part in zip(
+        whole.trajectories, stretches(whole, 20, 10, seed=1).trajectories, strict=True
+    ):
+        for name in ("append_tokens", "generate_tokens"):
+            mean = sum(getattr(turn, name) for turn in life.turns[1:]) / (len(life.turns) - 1)
+            found = [getattr(turn, name) for turn in part.turns[1:]]
+            assert abs(sum(found) - 10 * mean) <= 1
+            assert max(found) - min(found) <= 1
 
 
 def test_stretches_follow_from_the_seed() -> None:
@@ -36,7 +47,7 @@ def test_more_agents_than_trajectories_have_trajectories_too() -> None:
     assert len(stretches(few, 7, 2, seed=0)) == 7
 
 
-def test_a_life_shorter_than_the_stretch_is_taken_from_its_second_turn_on() -> None:
+def test_a_life_shorter_than_the_stretch_is_taken_whole() -> None:
     life = Trajectory("short", (Turn(100, 10), Turn(20, 10), Turn(20, 10)))
     (part,) = stretches(Trace("t", (life,)), 1, 9, seed=0).trajectories
     assert part.turns == (Turn(110, 1), Turn(20, 10), Turn(20, 10))
