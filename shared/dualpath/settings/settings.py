@@ -251,10 +251,10 @@ class Settings(BaseSettings):
         "processes of a cluster the same",
     )
     same_host: Literal["shared-memory", "sockets"] = Field(
-        "shared-memory",
-        description="How KV moves over transport tcp between processes of one host: through its sockets, or the "
-        "receiver copies it out of the sender's memory, which it may read, not write. With tls, and between "
-        "network namespaces, always sockets",
+        "sockets",
+        description="How KV moves over transport tcp between processes of one host: through its sockets, as between "
+        "hosts, or (shared-memory) the receiver copies it out of the sender's memory, which it may read, not "
+        "write. With tls, and between network namespaces, always sockets",
     )
     rdma_devices: tuple[str, ...] = Field(
         (),

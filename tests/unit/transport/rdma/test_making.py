@@ -28,12 +28,12 @@ def ucx(number: int = 0, **settings: Any) -> dict[Lane, dict[str, str]]:
 
 def test_without_the_setting_it_is_tcp() -> None:
     made = make_endpoint(Settings(secret="s"), "e", PacedNic("n"))
-    assert type(made) is SameHostEndpoint
-
-
-def test_told_to_it_is_sockets_alone() -> None:
-    made = make_endpoint(Settings(secret="s", same_host="sockets"), "e", PacedNic("n"))
     assert type(made) is TcpEndpoint
+
+
+def test_told_to_it_reads_the_memory_of_processes_of_its_host() -> None:
+    made = make_endpoint(Settings(secret="s", same_host="shared-memory"), "e", PacedNic("n"))
+    assert type(made) is SameHostEndpoint
 
 
 @needs_rdma
