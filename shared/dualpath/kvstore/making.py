@@ -23,13 +23,17 @@ def make_store(
     endpoint: Endpoint,
     nic: Nic,
     keeps: bool = True,
-    match_deadline_s: float = MATCH_DEADLINE_S,
+    match_deadline_s: float | None = None,
 ) -> BlockStore:
     """The store of a node or gateway, whose SNIC is `nic`, with `endpoint` on it.
 
     The owner starts the endpoint with the store's `on_message`, then the store; and closes them the other way round.
-    Without `keeps` the store only asks and reads. Raises ValueError where the settings do not suffice.
+    Without `keeps` the store only asks and reads. `match_deadline_s`: how long a question which blocks are there may
+    take; by default a fifth of a read, as its answer comes behind the reads of others on the same link.
+    Raises ValueError where the settings do not suffice.
     """
+    if match_deadline_s is None:
+        match_deadline_s = max(MATCH_DEADLINE_S, settings.read_deadline_s / 5)
     match settings.store:
         case "directory":
             return DirectoryStore(

@@ -274,7 +274,12 @@ class Settings(BaseSettings):
         ge=0.05,
         description="Silence after which a link is cut, and how long a peer may owe an answer without getting on",
     )
-    read_deadline_s: float = Field(10.0, gt=0, description="A storage read gives up after this")
+    read_deadline_s: float = Field(
+        10.0,
+        gt=0,
+        description="A storage read gives up after this, and a shard that does not say within a fifth of it (2 s at "
+        "least) which blocks it has counts as lost",
+    )
     done_grace_s: float = Field(
         0.5, ge=0, description="Wait for the last blocks' storage at the end"
     )
