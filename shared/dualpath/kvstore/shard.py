@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, TypeVar
 
@@ -38,6 +40,8 @@ LONG = (Read, WriteOpen, WriteCommit)
 
 TELL_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 2.0
+LONGEST_PATIENCE = 10
+"""Times the silence that is allowed: so long a shard that gives others what they asked for may owe an answer."""
 PROBE_DELAYS_S = (0.0, 0.1, 0.2, 0.4, 1.0)
 """Pauses between the attempts to reach a shard that was lost; the last one repeats."""
 
@@ -81,6 +85,27 @@ class ShardLink:
         self._tasks = tasks
         self._ops = count(1)
         self._calls: dict[int, ShardCall] = {}
+        self._listening: dict[asyncio.Timeout, tuple[float, float]] = {}
+        """Who bears the shard's silence: for how long, and until when at most."""
+
+    @asynccontextmanager
+    async def unless_silent(self, silence_s: float) -> AsyncIterator[None]:
+        """Raises TimeoutError once nothing at all has come from the shard for `silence_s`: an answer may be late
+        for what others asked for before, which is on its way through the same NIC."""
+        async with asyncio.timeout(silence_s) as limit:
+            last = asyncio.get_running_loop().time() + LONGEST_PATIENCE * silence_s
+            self._listening[limit] = silence_s, last
+            try:
+                yield
+            finally:
+                del self._listening[limit]
+
+    def heard(self) -> None:
+        """Something came from the shard: a message, or a block."""
+        now = asyncio.get_running_loop().time()
+        for limit, (silence_s, last) in self._listening.items():
+            if not limit.expired():
+                limit.reschedule(min(now + silence_s, last))
 
     def call(self) -> ShardCall:
         """Open a call; close it in any case."""
@@ -115,6 +140,7 @@ class ShardLink:
 
     def received(self, peer: Address, message: Message) -> None:
         """Take a message of the shard. Raises MessageRefused for a ping about a call that is over."""
+        self.heard()
         op: int = message.op  # type: ignore[attr-defined]
         call = self._calls.get(op)
         if call is None:

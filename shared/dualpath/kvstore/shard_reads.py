@@ -49,6 +49,7 @@ class ShardReads:
         def landed(index: int) -> None:
             """Digest the block while it is in this processor's cache, and others are on their way."""
             self.outstanding_blocks -= 1
+            link.heard()
             digests[index] = self._threads.start(
                 partial(block_checksum, keys[index], into[index]),
                 self._namespace.block_bytes,

@@ -172,7 +172,7 @@ class ShardStore(BlockStore):
         """What one shard says, or None where it does not."""
         call = link.call()
         try:
-            async with asyncio.timeout(self._match_deadline_s):
+            async with link.unless_silent(self._match_deadline_s):
                 question = wire.Match(
                     call.op, self.namespace, pack_keys(keys), lease_s, trace=current()
                 )
@@ -183,7 +183,7 @@ class ShardStore(BlockStore):
             note(link, "match", error)
             return None
         except TimeoutError:
-            link.lost(f"it did not answer within {self._match_deadline_s} s")
+            link.lost(f"it was silent for {self._match_deadline_s} s, and owed an answer")
             return None
         finally:
             call.close()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.stored import stored
 
-from dualpath.kvstore.shards import ShardStore, parse_shard
+from dualpath.kvstore.shards import MATCH_DEADLINE_S, ShardStore, parse_shard
 from dualpath.lanes.nic import PacedNic
 from dualpath.storage.shard import StorageShard
 from dualpath.transport.tcp import TcpEndpoint
@@ -146,6 +146,7 @@ class Lab:
         fingerprint: str = "model",
         replicas: int = 1,
         transfer_deadline_s: float = 2.0,
+        match_deadline_s: float = MATCH_DEADLINE_S,
     ) -> ShardStore:
         """A client of these shards. `rate` paces its NIC."""
         snic = TcpEndpoint(
@@ -163,6 +164,7 @@ class Lab:
             fingerprint=fingerprint,
             block_bytes=block_bytes,
             replicas=replicas,
+            match_deadline_s=match_deadline_s,
         )
         await snic.start(store.on_message)
         self._stack.push_async_callback(store.close)

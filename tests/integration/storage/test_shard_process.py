@@ -203,6 +203,21 @@ async def test_a_cancelled_read_on_a_slow_nic_leaves_no_writer_in_the_memory(
     assert slow.outstanding_bytes == 0
 
 
+async def test_an_answer_that_waits_behind_others_blocks_on_a_slow_nic_is_waited_for(
+    lab: Any,
+) -> None:
+    """A NIC with much to read is what the store is for: what it brings tells that the shard is there."""
+    shard = await lab.shard()
+    fast = await lab.store(shard, block_bytes=100_000, name="fast")
+    await write(fast, *range(80))
+    slow = await lab.store(shard, block_bytes=100_000, rate=2_000_000, match_deadline_s=1.2)
+    reading = asyncio.create_task(read(slow, *range(80)))
+    while not reading.done():
+        assert (await slow.match(keys(*range(80)))).blocks == 80
+    assert await reading == [FOUND] * 80
+    assert all(slow.shards_up().values())
+
+
 @pytest.mark.parametrize("size", [1, 4097, 20_000_001])
 async def test_blocks_of_unusual_sizes(lab: Any, size: int) -> None:
     store = await lab.store(await lab.shard(), block_bytes=size)
