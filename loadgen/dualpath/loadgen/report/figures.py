@@ -101,7 +101,7 @@ def _over_axis(experiment: Experiment, palette: Palette) -> Section:
                     top=None if level is None else level * 2,
                 )
             )
-        said = "Means of the last window of each run. Above the dashed red line the SLO is broken."
+        said = "Means of turns due while agents arrived, past the first quarter. Above the dashed line: SLO broken."
     else:
         charts.append(
             lines(

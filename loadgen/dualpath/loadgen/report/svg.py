@@ -186,7 +186,10 @@ def lines(
         low, high = low - 0.5, high + 0.5
     peak = top or max([y for _, y in points] + ([limit[1] * 1.15] if limit else []))
     steps = ticks(peak)
-    peak = max(peak, steps[-1]) if top is None else top
+    if top is None:
+        peak = max(peak, steps[-1])
+    else:
+        steps = [step for step in steps if step <= top]
     left, right, above, below = 44.0, WIDTH - 16.0, y0 + 20, y0 + height - 34
 
     def px(x: float) -> float:

@@ -148,14 +148,15 @@ def _run(
     checks: list[Gate] = [gates.complete(len(good), wanted, result.errors)]
     if wrong is not None:
         checks.append(gates.right(*wrong))
-    if cell.profile is not None and bounds is not None:
+    if cell.profile is not None:
         ideal = totals(
             cell.trace.agents(len(result.agents)),
             running.settings.block_tokens,
             stored=cell.stored,
         )
-        if isinstance(cell.load, ClosedLoop):
+        if not stopped:
             checks.append(gates.hits(sum(t.cached_tokens for t in good), ideal.hit_tokens))
+        if bounds is not None:
             checks.append(gates.bottleneck(cell.system, bounds, busy))
     if cell.profile is not None:
         # A real model computes on the CPU.
