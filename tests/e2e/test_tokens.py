@@ -128,7 +128,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory, roomy: Reference) -> Iterato
     """Two engines a node: twice the pairs to choose from."""
     directory: Path = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(directory, **COMMON, model=str(roomy.directory), engines=2)
-    yield Served(cluster, roomy, "adaptive")
+    yield Served(cluster, roomy, "split")
     cluster.stop()
 
 

@@ -155,7 +155,7 @@ def top(
     Each line is a NIC's lane in one direction, out of the process or into it: bytes per second, what that is of the
     emulated bandwidth (where there is one), the lane's share of what moves that way, chunks that wait for their
     turn now, and how long 99 % of the chunks waited at most. `high` carries model execution, `low` KV-Cache.
-    read_q are the tokens that a node has yet to read from storage: the read path goes to the side with fewer.
+    read_q are the tokens that a node has yet to read from storage: the side with fewer reads more.
 
     Exit code 0: shown; 3: no cluster runs on the home, or it has stopped.
 
@@ -378,7 +378,7 @@ def demo(
     """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
 
     Starts a cluster of its own in a temporary home and stops it again. Nearly all of each prompt is in KV-Cache by
-    then; on an idle cluster the prefill and the decode node take turns in reading it. Four of the prompts are sent
+    then; the prefill and the decode node each read a part of it, if it is long enough. Four of the prompts are sent
     once more without their KV-Cache, and a table at the end compares: time to first token (TTFT) warm, by who
     read, and cold. Settings of the environment hold.
 

@@ -46,7 +46,7 @@ ReadPath = Annotated[
     str | None,
     typer.Option(
         metavar="PATH",
-        help="Who reads cached KV: adaptive, split, prefill, decode or round-robin.",
+        help="Who reads cached KV: split, adaptive, halves, round-robin, prefill or decode.",
     ),
 ]
 Layerwise = Annotated[

@@ -227,9 +227,11 @@ async def test_a_request_ends_at_its_own_deadline(
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (408, "timeout", "timeout")
     assert "0.05 s" in error["message"]
-    assert harness.cluster.submits[0].deadline_s <= 0.05
     await harness.idle()
-    await until(lambda: harness.cluster.cancelled)
+    # A machine may be too slow to submit it in that time; what was submitted knows how long it has, and is cancelled.
+    submits, cancelled = harness.cluster.submits, harness.cluster.cancelled
+    await until(lambda: {s.attempt for s in submits} <= {c.attempt for c in cancelled})
+    assert all(0 < submit.deadline_s <= 0.05 for submit in submits)
 
 
 async def test_after_the_first_token_a_deadline_is_an_error_event_and_the_end(

@@ -79,7 +79,8 @@ async def test_prompts_are_exact_and_turns_follow_each_other() -> None:
     assert (shown[-1].agents_ended, shown[-1].in_flight) == (3, 0)
 
 
-async def test_connections_are_kept() -> None:
+async def test_connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_KEEP_S", 60.0)
     async with OpenAiServer() as server:
         await replay(TRACE, Target(server.url), ClosedLoop(2))
         # Six requests, and two before them.
