@@ -112,7 +112,7 @@ def test_the_supervisor_loads_no_torch(module: str) -> None:
 def test_what_up_cannot_do_is_said_in_a_sentence_with_exit_code_2(
     tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    ended = dualpath("up", *arguments, DUALPATH_HOME=str(tmp_path))
+    ended = dualpath("up", *arguments, DUALPATH_HOME=str(tmp_path), DUALPATH_PORT="0")
     assert ended.returncode == 2
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
