@@ -112,9 +112,11 @@ def _remove_unused(space: Space, key: bytes, stamp: int) -> bool:
 
 
 def tidy(root: Path, stale_s: float = STALE_S) -> None:
-    """Remove what dead processes left: half-written files, and pins that have expired."""
+    """Remove what dead processes left: half-written files, pins that have expired, and what a keeper had doomed. For
+    the keeper alone."""
     before = time.time() - stale_s
     for space in spaces_in(root):
+        pardon(space)
 
         def look(entry: os.DirEntry[str]) -> None:
             if entry.stat().st_mtime < before:

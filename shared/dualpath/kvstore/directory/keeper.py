@@ -94,6 +94,8 @@ class Keeper:
         """By client: its report, and when that was last another one."""
         self._counted: dict[str, int] | None = None
         """What each had stored when blocks were counted."""
+        self._last = Census(0, 0, 0, {})
+        """Of this keeper."""
         self._next_s = 0.0
         self._tidy_s = 0.0
 
@@ -109,11 +111,21 @@ class Keeper:
             return
         reports = self._read_reports(now)
         finished = {name: report.finished_bytes for name, report in reports.items()}
-        if now < self._next_s or (finished == self._counted and self._ttl_s is None):
+        same = finished == self._counted and self._ttl_s is None
+        if now < self._next_s or (same and not self._is_stuck(reports)):
             return
         self._keep(reports)
         self._counted = finished
         self._next_s = now + REST * (time.monotonic() - now)
+
+    def _is_stuck(self, reports: dict[str, Report]) -> bool:
+        """Whether a client that has heard of the last census has no room: blocks were under a lease then, or it had
+        not heard of the one before, and kept its limit."""
+        return any(
+            report.census == self._last.number
+            and self._last.limits.get(name, 0) - report.finished_bytes < report.block_bytes
+            for name, report in reports.items()
+        )
 
     def _keep(self, reports: dict[str, Report]) -> None:
         holdings = Holdings(self._root)
@@ -130,7 +142,9 @@ class Keeper:
             )
         if removed:
             log.debug("blocks made room", root=str(self._root), blocks=removed)
-        census = Census(before.number + 1, holdings.nbytes, len(holdings) - removed, limits)
+        self._last = census = Census(
+            before.number + 1, holdings.nbytes, len(holdings) - removed, limits
+        )
         replace_file(self._root / "census.json", self._root, msgspec.json.encode(census))
 
     def _read_reports(self, now: float) -> dict[str, Report]:

@@ -14,6 +14,7 @@ NAMESPACE/doomed                   keys that the keeper is about to remove
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ from dualpath.kvstore.sealed import TRAILER_BYTES
 from dualpath.wire.store import Namespace
 
 _PAGE = 4096
+_SPACE = re.compile(r"[0-9a-f]{16}-[0-9]{1,12}")
+"""See `disk.namespace_dir`."""
 
 
 class Space:
@@ -79,8 +82,8 @@ def spaces_in(root: Path) -> list[Space]:
     """The namespaces that a directory has. Raises OSError."""
     names = []
     for entry in os.scandir(root):
-        digest, dash, size = entry.name.rpartition("-")
-        if digest and dash and size.isdecimal() and entry.is_dir():
+        # Others may keep things beside: what is none of ours is not counted, and never removed.
+        if _SPACE.fullmatch(entry.name) and entry.is_dir():
             names.append(entry.name)
     return [Space(root, name) for name in sorted(names)]
 
@@ -110,10 +113,11 @@ def replace_file(path: Path, beside: Path, data: bytes) -> None:
 
 
 def each(paths: Path, do: Callable[[os.DirEntry[str]], None]) -> None:
-    """Call `do` for every entry of a directory; none where it is not there. What vanishes meanwhile is left out."""
+    """Call `do` for every entry of a directory; none where there is no directory. What vanishes meanwhile is left
+    out."""
     try:
         entries = os.scandir(paths)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     with entries:
         for entry in entries:

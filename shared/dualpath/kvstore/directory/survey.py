@@ -56,7 +56,7 @@ def verify_directory(root: Path) -> Iterator[Checked]:
     for space in spaces_in(root):
         block = memoryview(bytearray(space.block_bytes))
         trailer = memoryview(bytearray(TRAILER_BYTES))
-        for parent in sorted(space.blocks.iterdir()):
+        for parent in sorted(path for path in space.blocks.iterdir() if path.is_dir()):
             for name in sorted(os.listdir(parent)):
                 key = key_of(name)
                 if key is None:

@@ -73,15 +73,26 @@ class Upkeep:
             self._health.failed("keep", error)
             return
         self._health.worked("keep")
-        if self._limited and census is not None and self._id in census.limits:
-            self.budget.limit_bytes = census.limits[self._id]
-            self.budget.census = census.number
+        if census is None or self._id not in census.limits or census.number == self.budget.census:
+            return
+        self.budget.limit_bytes = census.limits[self._id]
+        self.budget.census = census.number
+        # At once: a keeper that counts again before it knows that this was heard leaves the limit as it is.
+        self._beat += 1
+        report = self.budget.report(self._beat, self._block_bytes)
+        try:
+            await self._threads.run(partial(self._report, report))
+        except OSError as error:
+            self._health.failed("keep", error)
+
+    def _report(self, report: Report) -> None:
+        self._clients.mkdir(parents=True, exist_ok=True)
+        replace_file(self._clients / self._id, self._root, msgspec.json.encode(report))
+        self._reported = report
 
     def _turn(self, report: Report) -> Census | None:
         if self._limited and self._is_news(report):
-            self._clients.mkdir(parents=True, exist_ok=True)
-            replace_file(self._clients / self._id, self._root, msgspec.json.encode(report))
-            self._reported = report
+            self._report(report)
         self._root.mkdir(parents=True, exist_ok=True)
         self._keeper.turn()
         return read_census(self._root) if self._limited else None
