@@ -14,7 +14,8 @@ from tests.support.stored import stored
 
 from dualpath.kvstore.api import BlockStore
 from dualpath.kvstore.directory.layout import space_of
-from dualpath.kvstore.directory.store import DirectoryOptions, DirectoryStore
+from dualpath.kvstore.directory.options import DirectoryOptions
+from dualpath.kvstore.directory.store import DirectoryStore
 from dualpath.kvstore.disk import namespace_dir
 from dualpath.kvstore.objects.bucket import Bucket
 from dualpath.kvstore.objects.store import ObjectStore

@@ -11,10 +11,11 @@ import typer
 
 from dualpath.cli.main_bench import bench
 from dualpath.cli.main_replay import replay
+from dualpath.cli.main_scheduling import calibrate, drain, why
 from dualpath.cli.main_store import store as store_commands
+from dualpath.cli.main_talk import chat, demo
 from dualpath.cli.main_trace import trace
 from dualpath.cli.options import (
-    ApiKey,
     AsJson,
     CnicBandwidth,
     Config,
@@ -46,7 +47,6 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(store_commands, name="store")
 app.add_typer(trace, name="trace")
-app.command("replay")(replay)
 
 
 @app.callback()
@@ -170,62 +170,6 @@ def top(
 
 
 @app.command()
-def why(
-    request: Annotated[
-        str | None,
-        typer.Argument(metavar="REQUEST", help="The id of an answer; default: the latest ones."),
-    ] = None,
-    home: Home = None,
-    config: Config = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=2000, help="Decisions at most, the latest.")
-    ] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Say why a request got its engines and its read path, with the numbers of that moment.
-
-    A DE is chosen when the request comes, a PE and the read path once the DE has room for it. Each decision shows the
-    engines as the scheduler saw them: unfinished requests (seq) and their tokens (tok), what is yet to compute, the
-    node's read queue, free HBM, and the thresholds α and β. The scheduler keeps the last 2,000 decisions.
-
-    Exit code 0: shown; 1: nothing is known of the request; 3: no cluster runs on the home.
-
-    \b
-    dualpath why
-    dualpath why chatcmpl-5f0c7c0b52c1d6a3b1a0e4f7
-    dualpath why --json --limit 100
-    """
-    from dualpath.cli.why import why as explain
-
-    raise typer.Exit(explain(config, home, request, limit=limit, as_json=as_json))
-
-
-@app.command()
-def drain(
-    name: Annotated[
-        str, typer.Argument(metavar="NODE", help="prefill-1 for example; `status` names them.")
-    ],
-    home: Home = None,
-    config: Config = None,
-) -> None:
-    """Let a node finish what it has and leave the cluster. Nothing is lost.
-
-    The scheduler gives it nothing more; what it computes, or holds for others, goes on to its end (for `drain_s` at
-    most, 30 s unless set otherwise; what is left then starts another attempt elsewhere). SIGTERM does the same to a
-    node that was started by hand. One that joins takes work at once: start it with the cluster's settings.
-
-    Exit code 0: it has left; 1: it has not in time; 2: there is no such node; 3: no cluster runs on the home.
-
-    \b
-    dualpath drain prefill-1
-    DUALPATH_CONFIG=HOME/run/settings.json dualpath serve prefill --name prefill-2
-    """
-    from dualpath.cli.drain import drain as leave
-
-    raise typer.Exit(leave(config, home, name))
-
-
-@app.command()
 def down(home: Home = None, config: Config = None) -> None:
     """Stop the cluster that runs on a home, and wait until it has ended.
 
@@ -276,120 +220,8 @@ def doctor(
     raise typer.Exit(examine(config, given, as_json=as_json))
 
 
-@app.command()
-def calibrate(
-    model: Model = None,
-    dtype: Dtype = None,
-    snic_bandwidth: SnicBandwidth = None,
-    cnic_bandwidth: CnicBandwidth = None,
-    home: Home = None,
-    config: Config = None,
-    seconds: Annotated[
-        float,
-        typer.Option(metavar="S", min=0.1, help="For prefill forwards; cheap ones come first."),
-    ] = 20.0,
-    as_json: AsJson = False,
-) -> None:
-    """Measure this machine as a node, for the scheduler and for batches.
-
-    Reads blocks from a shard of its own (SNIC), writes between two endpoints (CNIC), runs prefill forwards over
-    cached and new tokens, and decode steps by batch. What comes of it:
-
-    \b
-    α      tokens that a node reads in 3 s: a longer read queue makes its engines second choice
-    β      tokens that an engine computes in 5 s: with more to do it gets nothing
-    quota  300 ms of attention per forward: a fit of the time over (cached, new) says how many tokens
-
-    Kept in HOME/profiles, a file for each model, device, threads and NICs; nodes of that home use the one that
-    fits from their next start on. Where none fits they measure a few forwards as they start, and take NICs as they
-    are set. The machine should have nothing else to do meanwhile.
-
-    Exit code 0: measured; 1: something could not be; 2: settings are wrong.
-
-    \b
-    dualpath calibrate --model tiny
-    dualpath calibrate --model synthetic --snic-bandwidth 50MB/s --json
-    dualpath calibrate --seconds 120
-    """
-    given = {
-        "model": model,
-        "dtype": dtype,
-        "snic_bandwidth": snic_bandwidth,
-        "cnic_bandwidth": cnic_bandwidth,
-        "home": home,
-    }
-    from dualpath.cli.calibrate import calibrate as measure
-
-    raise typer.Exit(measure(config, given, seconds=seconds, as_json=as_json))
-
-
-@app.command()
-def chat(
-    url: Annotated[
-        str, typer.Option(metavar="URL", help="The API; `up` prints it.")
-    ] = "http://127.0.0.1:8000/v1",
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Default: the one that is served.")
-    ] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system prompt.")] = None,
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Of each answer at most.")
-    ] = 500,
-    temperature: Annotated[
-        float,
-        typer.Option(metavar="T", min=0, max=2, help="0 is greedy; small models ramble at 1."),
-    ] = 0.2,
-    api_key: ApiKey = None,
-) -> None:
-    """Talk to the model of a running cluster.
-
-    Each answer is followed by a line: how much of the prompt had KV-Cache on storage, which side read it, the
-    time to the first token, tokens per second. Ctrl-C stops an answer; /quit or Ctrl-D ends; /new begins anew.
-
-    \b
-    dualpath chat
-    dualpath chat --url http://127.0.0.1:8001/v1 --temperature 0 --max-tokens 200
-    """
-    from dualpath.cli.chat import chat as talk
-
-    raise typer.Exit(
-        talk(
-            url,
-            model,
-            api_key=api_key,
-            system=system,
-            max_tokens=max_tokens,
-            temperature=temperature,
-        )
-    )
-
-
-@app.command()
-def demo(
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="smollm2 (default), tiny or synthetic.")
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Use the cluster there; default: start one for the demo."),
-    ] = None,
-    api_key: ApiKey = None,
-) -> None:
-    """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
-
-    Starts a cluster of its own in a temporary home and stops it again. Nearly all of each prompt is in KV-Cache by
-    then; the prefill and the decode node each read a part of it, if it is long enough. Four of the prompts are sent
-    once more without their KV-Cache, and a table at the end compares: time to first token (TTFT) warm, by who
-    read, and cold. Settings of the environment hold.
-
-    \b
-    dualpath demo
-    DUALPATH_SNIC_BANDWIDTH=50MB/s dualpath demo --model synthetic
-    dualpath demo --url http://127.0.0.1:8000/v1
-    """
-    from dualpath.cli.demo import demo as show
-
-    raise typer.Exit(show(model, url, api_key=api_key))
+for command in (why, drain, calibrate, chat, demo, replay):
+    app.command()(command)
 
 
 @app.command()

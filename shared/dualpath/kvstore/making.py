@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dualpath.kvstore.api import BlockStore
-from dualpath.kvstore.directory.store import DirectoryOptions, DirectoryStore
+from dualpath.kvstore.directory.options import DirectoryOptions
+from dualpath.kvstore.directory.store import DirectoryStore
 from dualpath.kvstore.shards import MATCH_DEADLINE_S, ShardStore, parse_shard
 from dualpath.lanes.api import Nic
 from dualpath.settings import Settings

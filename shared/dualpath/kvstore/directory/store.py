@@ -7,7 +7,6 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dualpath.kvstore.api import BlockStore, PrefixMatch, ReadStatus, StoreStat,
 from dualpath.kvstore.charging import charge_read, charge_write
 from dualpath.kvstore.directory.files import BlockFiles
 from dualpath.kvstore.directory.layout import each, key_of, space_of, taken_bytes
+from dualpath.kvstore.directory.options import DirectoryOptions
 from dualpath.kvstore.directory.pins import doomed, pin, unpin
 from dualpath.kvstore.directory.upkeep import Upkeep
 from dualpath.kvstore.health import DiskHealth
@@ -35,20 +35,6 @@ LOOK_KEYS = 64
 
 TOUCH_S = 10.0
 """A chain that was used more recently than this is not touched again."""
-
-
-@dataclass(frozen=True)
-class DirectoryOptions:
-    """How a directory is used."""
-
-    threads: int = 8
-    """File operations of this process at a time."""
-    fsync: bool = False
-    """A block counts as stored only when it would survive a power loss."""
-    capacity_bytes: int | None = None
-    """All files of the directory take this at most."""
-    ttl_s: float | None = None
-    """Blocks that nobody used for so long are removed."""
 
 
 class DirectoryStore(BlockStore):

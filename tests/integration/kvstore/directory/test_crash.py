@@ -21,7 +21,8 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from tests.support.blocks import SIZE, write
-from dualpath.kvstore.directory.store import DirectoryOptions, DirectoryStore
+from dualpath.kvstore.directory.options import DirectoryOptions
+from dualpath.kvstore.directory.store import DirectoryStore
 from dualpath.lanes.nic import PacedNic
 
 async def main():

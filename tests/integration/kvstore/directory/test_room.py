@@ -17,8 +17,9 @@ from dualpath.kvstore.api import ReadStatus, WriteStatus
 from dualpath.kvstore.directory.census import Holdings
 from dualpath.kvstore.directory.files import BlockFiles
 from dualpath.kvstore.directory.layout import space_of, taken_bytes
+from dualpath.kvstore.directory.options import DirectoryOptions
 from dualpath.kvstore.directory.pins import doom, pin, pinned, unpin
-from dualpath.kvstore.directory.store import DirectoryOptions, DirectoryStore
+from dualpath.kvstore.directory.store import DirectoryStore
 from dualpath.lanes.api import Lane
 from dualpath.lanes.nic import PacedNic
 from dualpath.wire.store import Namespace
