@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dualpath.blocks import Phase
-from dualpath.bus.errors import BusError
+from dualpath.bus.errors import BusError, BusTimeout
 from dualpath.bus.nats_bus import Bus
 from dualpath.settings import Settings
 from dualpath.telemetry.logs import get_logger
@@ -110,7 +110,8 @@ class Membership:
 
     async def leave(self, holds: Callable[[], bool]) -> None:
         """Get nothing new from now on; return when the node holds nothing more (`holds`), and the scheduler agrees.
-        At once where the scheduler does not answer: it will find out."""
+        At once where there is no scheduler: it will find out. One that is slow is asked again while anything is held.
+        """
         self._leaving = True
         message = control.LeaveNode(self._node_id, self._registration().incarnation)
         agreed = False
@@ -119,6 +120,8 @@ class Membership:
                 try:
                     answer = await self._bus.request(control.SCHEDULER, message, timeout_s=1.0)
                 except BusError as error:
+                    if isinstance(error, BusTimeout) and holds():
+                        continue
                     log.warning("left without a word", node=self._node_id, reason=str(error))
                     return
                 agreed = not (isinstance(answer, control.Refused) and answer.code == "busy")

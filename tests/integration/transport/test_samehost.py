@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import resource
 import signal
 import socket
 
@@ -235,6 +236,24 @@ async def test_closing_gives_every_descriptor_back(memory: SharedMemory) -> None
         del make, writer, target, link
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_a_link_does_without_where_the_writer_can_open_no_more_files(
+    make: Make, memory: SharedMemory
+) -> None:
+    writer, target = await make("writer"), await make("target")
+    writer.pin(memory.view, memory)
+    region = Bytes(NBYTES)
+    key = target.register(region)
+    await TcpEndpoint.write(writer, target.address, key, 0, [b"the link is there"])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        await TcpEndpoint.write(writer, target.address, key, 0, [memory.view], imm=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert region.memory == memory.view
+    assert region.imms == [0, 1]
 
 
 # ── peers that lie ─────────────────────────────────────────────────────────────────────────────────

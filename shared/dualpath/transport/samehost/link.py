@@ -58,9 +58,14 @@ class SameHostLink(Link):
     async def _attached(self, hand_over: Callable[[str, Sequence[int]], Awaitable[bool]]) -> int:
         if self.lost is not None:
             return 0
-        word = self._word = Word()
         fds = tuple(self._offered.fds)
-        if not word.shared.sealed or not await hand_over(self.link_id, (word.shared.fd, *fds)):
+        try:
+            word = self._word = Word()
+            if not word.shared.sealed or not await hand_over(self.link_id, (word.shared.fd, *fds)):
+                return 0
+        except OSError as error:
+            # Too many open files, for example: the link does without.
+            log.warning("memory_not_shared", peer=str(self), reason=str(error))
             return 0
         log.info("memory_shared", peer=str(self), lane=self.lane.name, segments=len(fds))
         return len(fds)
