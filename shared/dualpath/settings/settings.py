@@ -277,8 +277,8 @@ class Settings(BaseSettings):
     read_deadline_s: float = Field(
         10.0,
         gt=0,
-        description="A storage read gives up after this; a shard counts as lost that is asked which blocks it has and "
-        "is silent for a fifth of it (2 s at least)",
+        description="A storage read gives up after this; a shard counts as lost that is asked which blocks it has "
+        "and is silent for a fifth of it (2 s at least)",
     )
     done_grace_s: float = Field(
         0.5, ge=0, description="Wait for the last blocks' storage at the end"
