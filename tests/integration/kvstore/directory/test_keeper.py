@@ -12,8 +12,9 @@ from dualpath.kvstore.directory.budget import Budget
 from dualpath.kvstore.directory.census import Holdings
 from dualpath.kvstore.directory.keeper import Keeper, read_census
 from dualpath.kvstore.directory.layout import space_of, taken_bytes
+from dualpath.kvstore.directory.options import DirectoryOptions
 from dualpath.kvstore.directory.pins import doom
-from dualpath.kvstore.directory.store import DirectoryOptions, DirectoryStore
+from dualpath.kvstore.directory.store import DirectoryStore
 from dualpath.kvstore.directory.survey import (
     collect_directory,
     drop_directory,
