@@ -209,12 +209,12 @@ async def test_an_answer_that_waits_behind_others_blocks_on_a_slow_nic_is_waited
     """A NIC with much to read is what the store is for: what it brings tells that the shard is there."""
     shard = await lab.shard()
     fast = await lab.store(shard, block_bytes=100_000, name="fast")
-    await write(fast, *range(80))
-    slow = await lab.store(shard, block_bytes=100_000, rate=2_000_000, match_deadline_s=1.2)
-    reading = asyncio.create_task(read(slow, *range(80)))
+    await write(fast, *range(40))
+    slow = await lab.store(shard, block_bytes=100_000, rate=1_000_000, match_deadline_s=2.0)
+    reading = asyncio.create_task(read(slow, *range(40)))
     while not reading.done():
-        assert (await slow.match(keys(*range(80)))).blocks == 80
-    assert await reading == [FOUND] * 80
+        assert (await slow.match(keys(*range(40)))).blocks == 40
+    assert await reading == [FOUND] * 40
     assert all(slow.shards_up().values())
 
 
