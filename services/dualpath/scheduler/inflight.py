@@ -65,10 +65,10 @@ class InFlight:
         if not self._wait_s:
             return None
         keys = unpack_keys(record.submit.keys)
-        most = (record.submit.prompt_tokens - 1) // self._block_tokens
+        most = min((record.submit.prompt_tokens - 1) // self._block_tokens, len(keys))
         self._count_stored(record, keys[:most], now)
         hits = record.hit_blocks
-        leader = self._computed_by.get(keys[hits]) if hits < min(most, len(keys)) else None
+        leader = self._computed_by.get(keys[hits]) if hits < most else None
         until = self._until.setdefault(record.attempt, now + self._wait_s)
         if leader is not None and now < until and _before(leader.record, record):
             shared = 0

@@ -10,10 +10,11 @@ from dualpath.scheduler.decisions import Decision
 from dualpath.scheduler.inflight import MIN_BLOCKS
 from dualpath.scheduler.records import WAIT_PREFIX, AttemptRecord
 from dualpath.wire import control
-from dualpath.wire.types import Attempt
+from dualpath.wire.types import Attempt, Sampling
 
 LONG = (MIN_BLOCKS + 4) * BLOCK + 1
 BLOCKS = MIN_BLOCKS + 4
+NOTHING = Sampling(1, 0)
 
 
 @pytest.fixture
@@ -61,6 +62,20 @@ def test_of_64_samples_one_computes_the_prompt_and_63_hit_it(world: World) -> No
     assert not waiting(world)
     computed = [record(world, f"s{i}").new_tokens for i in range(64)]
     assert computed == [LONG, *[LONG - BLOCKS * BLOCK] * 63]
+
+
+def test_one_with_fewer_keys_than_blocks_waits_for_those_that_it_has(world: World) -> None:
+    world.submit("a", LONG, prompt="p")
+    some = record(world, "a").submit.keys
+    world.tell(
+        control.Submit(
+            Attempt("b", 1), "gw", LONG + 5 * BLOCK, 0, b"root", some, 0, NOTHING, 1000.0
+        )
+    )
+    assert waiting(world) == {"b"}
+    prefilled(world, "a")
+    stored(world, "a", BLOCKS)
+    assert record(world, "b").hit_blocks == BLOCKS
 
 
 def test_one_that_comes_when_the_prefix_was_just_stored_hits_it(world: World) -> None:
