@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from dualpath.scheduler.actions import Peer
 from dualpath.scheduler.nodes import NodeRecord
 from dualpath.wire.codec import PROTOCOL_VERSION
 from dualpath.wire.control import RegisterGateway, RegisterNode
-from dualpath.wire.types import Role
+from dualpath.wire.types import NodeSpeed, Role
 
 
 @dataclass
@@ -62,6 +63,11 @@ class Members:
             )
         if isinstance(member, RegisterNode) and not member.engines:
             return f"{name} has no engines; start it with at least one"
+        if isinstance(member, RegisterNode) and not _plausible(member.speed):
+            return (
+                f"{name} says that it reads {member.speed.read_tokens_per_s} and computes "
+                f"{member.speed.compute_tokens_per_s} tokens a second; run `dualpath calibrate` there again"
+            )
         return None
 
     def of(self, role: Role) -> Iterator[NodeRecord]:
@@ -99,3 +105,7 @@ class Members:
             (engine.hbm_tokens for node in self.of("decode") for engine in node.info.engines),
             default=0,
         )
+
+
+def _plausible(speed: NodeSpeed) -> bool:
+    return all(0 <= rate < inf for rate in (speed.read_tokens_per_s, speed.compute_tokens_per_s))

@@ -9,7 +9,7 @@ from tests.unit.scheduler.simulated import BLOCK, MAX_CONTEXT, SimNode, World
 from dualpath.blocks import Phase
 from dualpath.wire import control
 from dualpath.wire.codec import PROTOCOL_VERSION, Message
-from dualpath.wire.types import Attempt, Sampling
+from dualpath.wire.types import Attempt, NodeSpeed, Sampling
 
 
 def small(*, prefill_tokens: int = 256, max_queued: int = 1000) -> tuple[World, SimNode, SimNode]:
@@ -332,6 +332,9 @@ def test_the_shorter_read_queue_reads_and_reads_just_assigned_count() -> None:
         ),
         ({"block_tokens": 32}, "blocks of 32 tokens, this cluster of 16"),
         ({"engines": ()}, "has no engines"),
+        ({"speed": NodeSpeed(read_tokens_per_s=float("nan"))}, "reads nan"),
+        ({"speed": NodeSpeed(compute_tokens_per_s=float("inf"))}, "computes inf"),
+        ({"speed": NodeSpeed(read_tokens_per_s=-1.0)}, "reads -1.0"),
     ],
 )
 def test_a_node_that_differs_is_refused_with_what_differs(
