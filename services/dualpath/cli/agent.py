@@ -55,8 +55,9 @@ def run_agent(
         if answer.cached_tokens and number in ASKED_COLD:
             cold_ttft_s = _ask(client, served, messages, f"{session}-{number}", 1).ttft_s
         letters = sum(len(message["content"]) for message in messages)
-        used_tokens = answer.prompt_tokens
-        letters_per_token = max(1.0, letters / max(used_tokens, 1))
+        letters_per_token = max(1.0, letters / max(answer.prompt_tokens, 1))
+        # Of its own session the gateway knows the ids of answers; in the prompt sent again they are tokenized anew.
+        used_tokens = answer.prompt_tokens + (number - 1) * (_ANSWER_AGAIN - ANSWER_TOKENS)
         messages.append({"role": "assistant", "content": answer.text or "I see nothing."})
         on_turn(Turn(number, answer, cold_ttft_s))
 

@@ -16,7 +16,15 @@ from dualpath.cli.api_client import ApiClient, Served
 class Server:
     """Counts tokens as `tokenize` does, says what a real one says of them, and refuses what is too long."""
 
-    def __init__(self, max_context: int, tokenize: Callable[[str], int], answer: str) -> None:
+    def __init__(
+        self,
+        max_context: int,
+        tokenize: Callable[[str], int],
+        answer: str,
+        known_tokens: int | None = None,
+    ) -> None:
+        """`known_tokens`: of an earlier answer, where the session that has it sends it back."""
+        self._known_tokens, self._answered = known_tokens, set[str]()
         self.max_context, self._tokenize, self._answer = max_context, tokenize, answer
         self.bodies: list[dict[str, Any]] = []
         self._seen: dict[str, int] = {}
@@ -24,11 +32,12 @@ class Server:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         self.bodies.append(body)
-        prompt = sum(self._tokenize(message["content"]) + 20 for message in body["messages"])
+        prompt = sum(self._tokens(message, body["cache_salt"]) + 20 for message in body["messages"])
         if prompt + body["max_completion_tokens"] > self.max_context:
             return httpx.Response(400, json={"error": {"message": f"{prompt} tokens"}})
         cached = self._seen.get(body["cache_salt"], 0)
         self._seen[body["cache_salt"]] = prompt
+        self._answered.add(body["cache_salt"])
         usage = {
             "prompt_tokens": prompt,
             "completion_tokens": 1,
@@ -40,6 +49,12 @@ class Server:
             "dualpath": {"read_path": "decode" if cached else "none"},
         }
         return httpx.Response(200, content=f"data: {json.dumps(event)}\n\n".encode())
+
+    def _tokens(self, message: dict[str, str], salt: str) -> int:
+        known = message["role"] == "assistant" and salt in self._answered
+        if known and self._known_tokens is not None:
+            return self._known_tokens
+        return self._tokenize(message["content"])
 
 
 def run(server: Server) -> list[Turn]:
@@ -59,6 +74,11 @@ def test_all_turns_fit_into_the_context(max_context: int, letters_per_token: int
     prompts = [turn.answer.prompt_tokens for turn in turns]
     assert prompts == sorted(prompts)
     assert prompts[-1] > min(max_context, 6000) // 2
+
+
+def test_answers_that_are_longer_in_a_prompt_sent_again_fit_too() -> None:
+    server = Server(4096, len, "x" * 72, known_tokens=24)
+    assert [turn.number for turn in run(server)] == list(range(1, TURNS + 1))
 
 
 def test_some_prompts_are_sent_again_without_their_cache() -> None:
