@@ -20,6 +20,6 @@ def test_a_cluster_that_runs_is_told_and_its_own_port_is_no_fault(cluster: Local
     )  # fmt: skip
     assert asked.returncode == 0, asked.stdout
     findings = {finding["what"]: finding for finding in json.loads(asked.stdout)["findings"]}
-    assert findings["ports"]["verdict"] == "note"
-    assert cluster.base_url in findings["ports"]["text"]
-    assert f"dualpath down --home {cluster.home}" in findings["ports"]["advice"]
+    assert findings["cluster"]["verdict"] == "note"
+    assert cluster.base_url in findings["cluster"]["text"]
+    assert f"dualpath down --home {cluster.home}" in findings["cluster"]["advice"]

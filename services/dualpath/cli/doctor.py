@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from dualpath.cli.examine import Finding, examine_cluster, examine_installation
+from dualpath.cli.examine import RUNNING, Finding, examine_cluster, examine_installation
 from dualpath.cli.words import WRONG_USE, complain
 
 _MARKS = {"ok": "[green]✓[/]", "note": "[yellow]![/]", "bad": "[bold red]✗[/]"}
@@ -65,5 +65,7 @@ def print_findings(findings: Iterable[Finding], console: Console | None = None) 
     if bad:
         things = "One thing is" if bad == 1 else f"{bad} things are"
         console.print(f"[bold red]{things} in the way of a cluster with these settings.[/]")
+    elif any(finding.what == RUNNING for finding in findings):
+        console.print("[bold]Once the one on this home has stopped, this one can start.[/]")
     else:
         console.print("[bold green]A cluster with these settings can start: dualpath up[/]")

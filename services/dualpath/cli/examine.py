@@ -31,6 +31,8 @@ SMOLLM2: dict[str, Any] = {
 }
 """The shape of SmolLM2-135M, for a check before its checkpoint has been made from the package."""
 
+RUNNING = "cluster"
+"""`Finding.what` of a cluster that runs on the home already."""
 _SHOWN = ("torch", "transformers", "nats-py", "fastapi")
 _MODEL_BYTES = 2 << 30
 _ROOM_BYTES = 5 << 30
@@ -211,9 +213,9 @@ def examine_ports(settings: Settings) -> Iterator[Finding]:
         yield Finding("settings", "bad", wrong, advice)
     if (record := running_cluster(Home(settings.home))) is not None:
         yield Finding(
-            "ports",
+            RUNNING,
             "note",
-            f"a cluster runs on this home already: {' and '.join(record.base_urls) or record.state}",
+            f"a cluster runs on this home: {' and '.join(record.base_urls) or record.state}",
             f"`{command_on(settings.home, 'down')}` stops it; another one needs another --home.",
         )
         return

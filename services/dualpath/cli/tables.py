@@ -60,6 +60,8 @@ def _processes(status: Status) -> Table:
 
 
 def _state(service: ServiceRecord, *, answers: bool) -> str:
+    if service.has_left:
+        return "left"
     if service.exit_status is not None:
         return f"[red]dead ({service.exit_status})[/]"
     if not alive(service.process):

@@ -49,7 +49,7 @@ def _of_tools(body: ChatBody, form: ToolFormat | None) -> str:
             raise invalid("tool_choice needs tools to choose from", "tool_choice")
         return ""
     if form is None:
-        raise _unsupported("this model's chat template knows no tools; tools", "tools")
+        raise _unsupported("tools with a model whose chat template knows no tools", "tools")
     forced = choice == "required" or isinstance(choice, NamedTool)
     strict = any(tool.function.strict for tool in tools)
     if not (forced or strict):

@@ -42,7 +42,7 @@ def asked(**given: Any) -> Asked:
         ({"trace": "none.jsonl", "lengths": 1.0, "turns": 1.0}, 1, "cannot be read"),
         ({"trace": "none.jsonl"}, 2, "--lengths and --turns are of made traces"),
         ({"lengths": 0.0001}, 2, "scale less"),
-        ({}, 1, "no connection to http://127.0.0.1:1/v1"),
+        ({}, 1, "dualpath: no connection to http://127.0.0.1:1/v1"),
     ],
 )
 def test_what_cannot_work_is_said(

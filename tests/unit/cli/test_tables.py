@@ -40,6 +40,7 @@ def test_processes_are_shown_with_their_ports_and_deaths() -> None:
                 ServiceRecord("decode-0", "decode", this_process()),
                 ServiceRecord("decode-1", "decode", GONE, Ready(9002), exit_status=-9),
                 ServiceRecord("decode-2", "decode", GONE, Ready(9003)),
+                ServiceRecord("decode-3", "decode", GONE, Ready(9005), exit_status=0),
                 ServiceRecord("storage-0", "storage", this_process(), Ready(9004)),
             ),
             None,
@@ -59,6 +60,7 @@ def test_processes_are_shown_with_their_ports_and_deaths() -> None:
     assert " starting " in row("decode-0")
     assert "dead (-9)" in row("decode-1")
     assert " dead " in row("decode-2")
+    assert " left " in row("decode-3")
     assert lines[-1] == "the scheduler does not answer: it is gone"
 
 
