@@ -45,6 +45,8 @@ async def probe(pool: Pool, target: Target, trace: Trace) -> Dialect:
             prompts, model, target.vocab, await _words_per_token(pool, model, prompts == "chat")
         )
     except TurnError as error:
+        if error.kind == "connect":
+            raise ReplayError(f"{error.detail}; start the server, or give its --url") from error
         raise ReplayError(f"{pool.base}: {error.detail}") from error
 
 
