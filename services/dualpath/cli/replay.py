@@ -72,10 +72,15 @@ def replay(asked: Asked) -> int:
     """Exit code: see the command."""
     console = Console(highlight=False)
     try:
+        for option in ("max_s", "slo_ttft", "slo_tpot"):
+            seconds = getattr(asked, option)
+            if seconds is not None and not seconds > 0:
+                raise ValueError(f"--{option.replace('_', '-')} is more than 0, not {seconds:g}")
         trace, target = _trace(asked), _target(asked)
         stop = _stop(asked)
         if asked.output is not None:
-            asked.output.touch()
+            # Known before the replay and not after it; what is there stays until then.
+            asked.output.open("ab").close()
         if asked.search is not None:
             work = search(asked, trace, target, stop or StopRules(), console)
         else:

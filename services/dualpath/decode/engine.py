@@ -12,7 +12,7 @@ from dualpath.decode.persist import WriteBack
 from dualpath.decode.request import DecodeRequest
 from dualpath.memory.device import DeviceBuffer
 from dualpath.memory.hbm import HbmLedger
-from dualpath.model.api import Backend, DecodeRow
+from dualpath.model.api import Backend, DecodeRow, ModelError
 from dualpath.node.copies import Copier
 from dualpath.node.device_copies import DeviceCopies
 from dualpath.node.engine_group import Steps
@@ -155,8 +155,7 @@ class DecodeEngine:
 
     # ── the loop ───────────────────────────────────────────────────────────────────────────────────
     async def run(self) -> None:
-        """Step for as long as anything is resident here, or at another engine of the group; ends only by
-        cancellation."""
+        """Step while anything is resident here, or at another engine of the group; ends only by cancellation."""
         while True:
             self._wake.clear()
             live = [r for r in self._resident.values() if not r.finished.done()]
@@ -224,7 +223,10 @@ class DecodeEngine:
         if reason is not None:
             request.end(reason)
         elif row.history is not None:
-            row.history.append(token.token_id)
+            try:
+                row.history.append(token.token_id)
+            except ModelError as error:
+                request.fail(error)
 
     # ── HBM while decoding ─────────────────────────────────────────────────────────────────────────
     async def _make_room(self, live: list[DecodeRequest]) -> None:

@@ -40,7 +40,23 @@ def checked(grammar: str) -> str:
         raise GrammarError(f"it is longer than {MAX_GRAMMAR_BYTES} bytes")
     if problem := LLMatcher.validate_grammar(grammar):
         raise GrammarError(problem.splitlines()[0])
+    _check_start(grammar)
     return grammar
+
+
+_BYTES = LLTokenizer("byte")
+_FIRST = 16
+"""First bytes that are tried before a grammar is taken for one that cannot begin."""
+
+
+def _check_start(grammar: str) -> None:
+    """Some grammars are well-formed and yet have no sentence, such as a schema that requires itself: found out as the
+    first bytes are looked for, which exceeds the parser's limits or allows none. Raises GrammarError."""
+    matcher = LLMatcher(_BYTES, grammar, log_level=0)
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    first = np.flatnonzero(np.unpackbits(bits, bitorder="little"))[:_FIRST]
+    if matcher.is_error() or not any(matcher.deep_copy().consume_token(int(i)) for i in first):
+        raise GrammarError("nothing can fit it: does it require itself within itself?")
 
 
 class GrammarState:

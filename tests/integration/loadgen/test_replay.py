@@ -321,6 +321,7 @@ async def test_answers_may_be_shorter_where_exact_ones_cannot_be_asked_for() -> 
 async def test_what_cannot_begin_says_why() -> None:
     for target, said in (
         (Target("127.0.0.1:1"), "is no address"),
+        (Target("http://[::1/v1"), "is no address"),
         (Target("http://127.0.0.1:1/v1"), "no connection to"),
         (Target("https://127.0.0.1:1/v1", ca_file="/nowhere"), "cannot be read"),
     ):

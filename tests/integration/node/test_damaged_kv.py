@@ -1,4 +1,5 @@
-"""KV that gives no logits that are numbers costs its own request an attempt, and nobody else anything."""
+"""KV that gives no logits that are numbers, or a grammar that fails, costs its own request an attempt, and nobody
+else anything."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.nats import NatsServer
 from tests.support.reference import reference_greedy
@@ -13,6 +15,7 @@ from tests.support.rig import Run, rig
 from tests.support.wait import until
 
 from dualpath.model.api import DecodeRow
+from dualpath.model.grammar import json_grammar
 from dualpath.model.tiny import write_tiny
 from dualpath.wire.types import Sampled, Sampling
 
@@ -66,4 +69,38 @@ async def test_a_damaged_request_loses_its_attempt_while_its_neighbours_go_on(
         backend.decode = decode  # type: ignore[method-assign]
         again = await it.generate(prompts[1], 20)
         assert again.tokens == reference_greedy(model, prompts[1], 20)
+        await it.idle()
+
+
+LATE: dict[str, Any] = {
+    "$defs": {
+        "n": {
+            "type": "object",
+            "properties": {"next": {"$ref": "#/$defs/n"}},
+            "required": ["next"],
+            "additionalProperties": False,
+        }
+    },
+    "type": "object",
+    "properties": {"x": {"enum": ["ab", "cd"]}, "y": {"$ref": "#/$defs/n"}},
+    "required": ["x", "y"],
+    "additionalProperties": False,
+}
+"""Never ends, which only shows once `x` is there."""
+
+
+async def test_a_grammar_that_fails_on_the_way_ends_its_request_and_not_the_node(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_tiny(model)
+    async with rig(nats_server, tmp_path, model=str(model), dtype="float32", threads=1) as it:
+        sampling = Sampling(max_tokens=NEW, seed=0, grammar=json_grammar(LATE))
+        run = await it.generate(prompt(70, 1), NEW, sampling=sampling)
+        assert run.lost is not None
+        assert (run.lost.node_id, run.lost.code, run.lost.retry) == ("d0", "internal", False)
+        assert "grammar" in run.lost.reason
+        again = await it.generate(prompt(100, 2), 5)
+        assert again.tokens == reference_greedy(model, prompt(100, 2), 5)
         await it.idle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,17 @@ def test_what_is_wrong_is_said(made: Path, capsys: pytest.CaptureFixture[str]) -
     assert convert(made, broken, "csv", Change(), 0.0) == 2
     assert convert(made, broken, "native", Change(append=0), 0.0) == 2
     assert convert(made, broken, "native", Change(max_tokens=2), 0.0) == 2
+
+
+def test_what_is_no_file_is_written_into_and_never_replaced(tmp_path: Path) -> None:
+    """As `-o /dev/null` and `-o /dev/stdout` are; here a pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert make(pipe, "64K", 1, 0, 0.05, 0.05) == 0
+        assert os.read(reader, 30).startswith(b'{"format":"dualpath-trace"')
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -97,6 +97,13 @@ def test_ids_beyond_the_vocabulary_are_never_allowed(grammars: Grammars) -> None
         {"not": {"type": "string"}},
         {"type": "string", "pattern": "(?=x)"},
         {"enum": ["x" * MAX_GRAMMAR_BYTES]},
+        {"$ref": "#"},
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
     ],
 )
 def test_what_cannot_be_enforced_is_refused(schema: dict[str, Any]) -> None:

@@ -53,6 +53,10 @@ def modes(names: str) -> list[System]:
         ) from None
 
 
+MAX_NODES = 64
+"""Of a role, in a cluster."""
+
+
 def shape(text: str) -> tuple[int, int]:
     """(P, D) of `2P1D`. Raises ValueError for what is none."""
     prefill, p, rest = text.strip().upper().partition("P")
@@ -61,6 +65,8 @@ def shape(text: str) -> tuple[int, int]:
         raise ValueError(f"{text!r} is no shape; write 1P1D, 2P1D, and so on")
     if not (int(prefill) and int(decode)):
         raise ValueError(f"{text!r} has no node of a role; both need one at least")
+    if max(int(prefill), int(decode)) > MAX_NODES:
+        raise ValueError(f"{text!r} has more than {MAX_NODES} nodes of a role")
     return int(prefill), int(decode)
 
 

@@ -29,13 +29,14 @@ class Pool:
     def __init__(self, target: Target) -> None:
         """Raises ReplayError for an address that is none."""
         self.base = target.url.rstrip("/")
-        parts = urlsplit(self.base)
+        wrong = ReplayError(f"{target.url} is no address; write http://HOST:PORT/v1")
         try:
+            parts = urlsplit(self.base)
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ReplayError(f"{target.url} is no address; write http://HOST:PORT/v1")
+        except ValueError as error:
+            raise wrong from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise wrong
         self._host = parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._ssl = _context(target.ca_file) if parts.scheme == "https" else None

@@ -20,7 +20,7 @@ async def probe(pool: Pool, target: Target, trace: Trace) -> Dialect:
     try:
         model = target.model or await _first_model(pool)
         recorded = any(turn.messages for t in trace.trajectories for turn in t.turns)
-        prompts = target.prompts
+        prompts, refusal = target.prompts, ""
         if recorded:
             if prompts not in ("auto", "chat"):
                 raise ReplayError(
@@ -40,6 +40,7 @@ async def probe(pool: Pool, target: Target, trace: Trace) -> Dialect:
         if any(turn.blocks for t in trace.trajectories for turn in t.turns):
             raise ReplayError(
                 "blocks of hash ids can only be sent as token ids, which this server does not take"
+                + (f": {refusal}" if refusal else "; leave --prompts out, or say ids")
             )
         return Dialect(
             prompts, model, target.vocab, await _words_per_token(pool, model, prompts == "chat")

@@ -33,16 +33,24 @@ def save_trace(trace: Trace, path: Path) -> None:
 
 
 def save_lines(lines: Iterable[dict[str, Any]], path: Path) -> None:
-    """JSON lines into a file that appears when it is whole. Raises OSError."""
+    """JSON lines into a file that appears when it is whole; into a pipe or a device as they come. Raises OSError."""
+    if path.exists() and not path.is_file():
+        # Never renamed over: `-o /dev/null` must not replace the device.
+        _write_lines(lines, path)
+        return
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    encode = msgspec.json.Encoder().encode
     try:
-        with part.open("wb") as file:
-            for line in lines:
-                file.write(encode(line) + b"\n")
+        _write_lines(lines, part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _write_lines(lines: Iterable[dict[str, Any]], path: Path) -> None:
+    encode = msgspec.json.Encoder().encode
+    with path.open("wb") as file:
+        for line in lines:
+            file.write(encode(line) + b"\n")
 
 
 def native_lines(trace: Trace) -> Iterator[dict[str, Any]]:

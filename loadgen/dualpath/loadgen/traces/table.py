@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from operator import mul
 from statistics import NormalDist, fmean
 
+from dualpath.loadgen.traces.lines import MAX_TOKENS
 from dualpath.loadgen.traces.model import Trace, Trajectory, Turn
 
 _TOTAL_SPREAD = 1.0
@@ -79,6 +80,8 @@ def make_trace(
         raise ValueError(f"1 to {_MAX_TRAJECTORIES} trajectories can be made, not {trajectories}")
     if not (math.isfinite(lengths) and math.isfinite(turns) and lengths > 0 and turns > 0):
         raise ValueError("scales are more than 0")
+    if lengths * TABLE_2[max_len].max_tokens > MAX_TOKENS:
+        raise ValueError(f"contexts end at {MAX_TOKENS} tokens: lengths × {lengths:g} is too much")
     row = TABLE_2[max_len].scaled(lengths, turns)
     if row.turns < 1 or row.append < 4 or row.generate < 1:
         raise ValueError(

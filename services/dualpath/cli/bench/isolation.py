@@ -49,6 +49,7 @@ class Figures:
 
 _WRITE_BYTES = 1 << 20
 _WRITES = 8
+_MAX_BYTES = 64 << 20
 _PAUSE_S = 0.005
 
 
@@ -72,8 +73,10 @@ def isolation(
             writes=_WRITES,
             pause_s=_PAUSE_S,
         )
+        if max(shape.quantum, shape.piece) > _MAX_BYTES:
+            raise ValueError(f"quantum and piece are {_MAX_BYTES >> 20} MiB at most")
         if plot is not None:
-            plot.touch()
+            plot.open("ab").close()
     except ValueError as error:
         complain(str(error))
         return WRONG_USE

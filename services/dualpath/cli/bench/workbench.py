@@ -49,9 +49,15 @@ class Options:
             values = sorted(float(text) for text in (self.values or default).split(","))
         except ValueError:
             values = [0.0]
-        if not values or min(values) <= 0:
-            raise ValueError(f"{self.values!r} are no numbers above 0; write 0.5,1,2")
+        if not all(0 < value <= MAX_VALUE for value in values):
+            raise ValueError(
+                f"{self.values!r} are no numbers above 0 (and up to {MAX_VALUE:g}); write 0.5,1,2"
+            )
         return values
+
+
+MAX_VALUE = 1e6
+"""Of a place on an axis."""
 
 
 class Workbench:

@@ -124,7 +124,7 @@ def test_wrong_options_are_said(options: Options, said: str) -> None:
         offline(options)
 
 
-@pytest.mark.parametrize("values", ["", "0", "-1", "x", "1,,2"])
+@pytest.mark.parametrize("values", ["", "0", "-1", "x", "1,,2", "nan", "1,inf", "1e300"])
 def test_wrong_places_on_the_axis_are_said(values: str) -> None:
     with pytest.raises(ValueError, match=r"are no numbers above 0"):
         append(Options("laptop", values=values or " "))

@@ -44,8 +44,8 @@ def test_compute_is_shared_by_prefill_nodes_and_decoding_by_nobody() -> None:
 def test_shapes_are_read_and_written() -> None:
     assert shape("2p1D") == (2, 1)
     assert shape_name(2, 1) == "2P1D"
-    for text in ("", "P1D", "2P", "0P1D", "2P1D3", "-1P1D"):
-        with pytest.raises(ValueError, match=r"no shape|no node"):
+    for text in ("", "P1D", "2P", "0P1D", "2P1D3", "-1P1D", "65P1D"):
+        with pytest.raises(ValueError, match=r"no shape|no node|more than 64 nodes"):
             shape(text)
 
 

@@ -64,6 +64,7 @@ def test_one_short_trajectory_can_be_made() -> None:
         ({"lengths": 0.0}, "more than 0"),
         ({"turns": float("nan")}, "more than 0"),
         ({"lengths": 0.001}, "scale less"),
+        ({"lengths": 1e30}, "too much"),
         ({"turns": 0.001}, "scale less"),
     ],
 )
