@@ -76,7 +76,9 @@ class GatewayService:
 
     async def start(self, port: int) -> int:
         """Serve HTTP on the settings' host at `port` (0: any free one), and return the port. Does not wait for
-        the scheduler: until it answers, requests get 503. Raises OSError where the port is taken."""
+        the scheduler: until it answers, requests get 503. Raises OSError where the port is taken, or certificate or
+        key cannot be used."""
+        config = self._server_config()
         listening = socket.create_server(
             (self._settings.host, port),
             family=socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET,
@@ -93,7 +95,7 @@ class GatewayService:
         except BaseException:
             listening.close()
             raise
-        self._server = _Server(self._server_config())
+        self._server = _Server(config)
         self._tasks = [
             asyncio.create_task(self._registration.run(), name="registration"),
             asyncio.create_task(self._server.serve([listening]), name="http"),
@@ -163,8 +165,12 @@ class GatewayService:
         app = make_app(
             self._settings, self._intake, self._flights, self, self._watch, self._admission
         )
-        return uvicorn.Config(
+        config = uvicorn.Config(
             app,
+            ssl_certfile=self._settings.http_certificate,
+            ssl_keyfile=self._settings.http_key,
+            # OpenSSL would ask the terminal for that of an encrypted key.
+            ssl_keyfile_password="none",
             http=Connection,
             ws="none",
             lifespan="off",
@@ -174,6 +180,14 @@ class GatewayService:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(self._settings.stop_s),
         )
+        try:
+            config.load()
+        except OSError as error:
+            raise OSError(
+                f"http_certificate {self._settings.http_certificate} and http_key {self._settings.http_key} "
+                f"cannot be used ({error}); give PEM files of a certificate and of its key, not encrypted"
+            ) from error
+        return config
 
 
 class _Server(uvicorn.Server):

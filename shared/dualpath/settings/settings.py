@@ -140,6 +140,11 @@ class Settings(BaseSettings):
     tls_ca: AbsolutePath | None = Field(
         None, description="The CA that must have signed the certificates of all peers; PEM"
     )
+    http_certificate: AbsolutePath | None = Field(
+        None,
+        description="Certificate of the API, with what leads to its CA; PEM. The gateways then speak HTTPS only",
+    )
+    http_key: AbsolutePath | None = Field(None, description="Its key, not encrypted; PEM")
     shard_addresses: tuple[str, ...] = Field(
         (), description="Storage shards as ID=HOST:PORT; set by `dualpath up`"
     )
@@ -438,6 +443,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "tls_certificate, tls_key and tls_ca belong together; set all three, or none"
             )
+        if (self.http_certificate is None) != (self.http_key is None):
+            raise ValueError("http_certificate and http_key belong together; set both, or neither")
         if self.transport == "rdma" and (self.tls or self.tls_certificate):
             raise ValueError(
                 "tls encrypts links over TCP, but transport rdma moves KV past them; leave tls out, or use tcp"

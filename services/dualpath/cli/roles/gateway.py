@@ -25,7 +25,8 @@ async def serve_gateway(seat: Seat, stop: asyncio.Event) -> None:
             if await _healthy(service, stop):
                 # /metrics and /health are at the API's own port.
                 keep_pauses_short()
-                seat.ready(Ready(port, url=f"http://{host}:{port}/v1"))
+                scheme = "http" if settings.http_certificate is None else "https"
+                seat.ready(Ready(port, url=f"{scheme}://{host}:{port}/v1"))
                 await until_stopped(stop, service.wait())
         finally:
             await service.close()
