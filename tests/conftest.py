@@ -1,6 +1,7 @@
 """Fixtures that any test may ask for."""
 
 import os
+import signal
 
 # Before any test: hypothesis' import during the terminal summary, deep in pytest's stack, trips over a recursion
 # check of CPython 3.11's parser now and then.
@@ -14,3 +15,7 @@ settings.load_profile("untimed")
 
 # Before torch is loaded, as in workers: spinning threads of several processes starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

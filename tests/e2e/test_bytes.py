@@ -65,7 +65,11 @@ class Run:
 
 @pytest.fixture(
     scope="module",
-    params=["halves", pytest.param("round-robin", marks=pytest.mark.slow), "adaptive"],
+    params=[
+        "halves",
+        pytest.param("round-robin", marks=pytest.mark.slow),
+        pytest.param("adaptive", marks=pytest.mark.slow),
+    ],
 )
 def run(request: pytest.FixtureRequest, start_cluster: StartCluster) -> Iterator[Run]:
     """The cluster has ended when the next one begins."""

@@ -12,7 +12,9 @@ from tests.support.client import complete, oracle, prompt, spec_of
 BLOCK = 64 * 8 * 256
 
 
-@pytest.mark.parametrize("read_path", ["round-robin", "halves"])
+@pytest.mark.parametrize(
+    "read_path", [pytest.param("round-robin", marks=pytest.mark.slow), "halves"]
+)
 @pytest.mark.parametrize("layerwise", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_fifty_requests_through_memory_for_barely_one(
     start_own_cluster: StartCluster, read_path: str, layerwise: bool

@@ -27,7 +27,9 @@ def written_by_rdma(cluster: LocalCluster, role: str) -> int:
     return sum(int(n) for log in logs for n in re.findall(r"rdma_down.*written_bytes=(\d+)", log))
 
 
-@pytest.mark.parametrize("read_path", ["halves", "round-robin"])
+@pytest.mark.parametrize(
+    "read_path", ["halves", pytest.param("round-robin", marks=pytest.mark.slow)]
+)
 def test_agents_of_synthetic_engines_get_answers_in_which_each_byte_counts(
     start_own_cluster: StartCluster, read_path: str
 ) -> None:

@@ -63,7 +63,15 @@ def long(reference: Reference) -> list[list[int]]:
     return [first, reference.prompt(700, after=first)]
 
 
-@pytest.fixture(scope="module", params=list(SHAPES))
+@pytest.fixture(
+    scope="module",
+    params=[
+        "prefill",
+        "decode",
+        "split",
+        pytest.param("split-not-layerwise", marks=pytest.mark.slow),
+    ],
+)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, reference: Reference
 ) -> Iterator[Served]:

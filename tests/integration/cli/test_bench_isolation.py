@@ -23,6 +23,7 @@ SHAPE = Shape(
 )
 
 
+@pytest.mark.slow
 def test_every_case_has_its_bursts_and_its_low_traffic() -> None:
     figures = measure(SHAPE, rounds=2, bursts=5)
     assert tuple(figures) == CASES

@@ -167,6 +167,7 @@ def test_a_service_that_fails_to_start_is_told_with_its_last_words(
     assert "what it died of" in told
 
 
+@pytest.mark.slow
 def test_a_service_that_never_becomes_ready_is_given_up(start: Callable[..., Cluster]) -> None:
     cluster = start(TINY_SERVICES='{"scheduler": ["silent"]}', DUALPATH_START_S="6")
     assert cluster.end(None) == 1

@@ -124,6 +124,7 @@ async def test_a_shard_that_returns_gets_what_is_asked_for(
     assert await read(store, *numbers) == [FOUND] * len(own)
 
 
+@pytest.mark.slow
 async def test_one_killed_and_one_stopped_of_three_fail_no_call_and_serve_again(
     lab: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ def test_the_codec_reads_any_bytes_as_a_plain_one_does() -> None:
     assert ends == {"between frames", "in a header", "in a payload", "malformed"}
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_nothing_that_peers_say_harms_an_endpoint_or_its_honest_peer(
     encrypted: bool, tmp_path: Path
 ) -> None:
