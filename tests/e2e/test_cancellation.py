@@ -230,27 +230,21 @@ async def test_07_leaving_ends_a_request_that_does_not_stream(cluster: LocalClus
 
 
 async def test_07_decode_stops_within_two_steps_of_a_stop_string(cluster: LocalCluster) -> None:
-    """A stop string comes in the middle of a step at the earliest, and is known after its token has travelled. A
-    machine that is busy for longer than a step must not fail this: the best of some answers counts."""
+    """A stop string comes in the middle of a step at the earliest, and is known after its token has travelled."""
     async with client() as http:
-        late = [await steps_after_a_stop(http, cluster, 62 + again) for again in range(4)]
-    assert min(late) <= 2
-
-
-async def steps_after_a_stop(http: httpx.AsyncClient, cluster: LocalCluster, seed: int) -> int:
-    ids = prompt(100, seed)
-    tokens = oracle(spec_of(cluster), ids, 30)
-    response = await http.post(
-        f"{cluster.base_url.removesuffix('/v1')}/detokenize", json={"tokens": [tokens[9]]}
-    )
-    steps = await counter(cluster, "decode-0", "steps")
-    asked = Asked(http, cluster, ids, stop=response.json()["prompt"])
-    events = await asked.end()
-    assert events[-1]["choices"][0]["finish_reason"] == "stop"
-    stop_at = next(n for n, token in enumerate(tokens) if token == tokens[9])
-    assert asked.tokens == tokens[: stop_at + 1]
-    await idle(cluster, 5.0)
-    return await counter(cluster, "decode-0", "steps") - steps - stop_at
+        ids = prompt(100, 62)
+        tokens = oracle(spec_of(cluster), ids, 30)
+        response = await http.post(
+            f"{cluster.base_url.removesuffix('/v1')}/detokenize", json={"tokens": [tokens[9]]}
+        )
+        steps = await counter(cluster, "decode-0", "steps")
+        asked = Asked(http, cluster, ids, stop=response.json()["prompt"])
+        events = await asked.end()
+        assert events[-1]["choices"][0]["finish_reason"] == "stop"
+        stop_at = next(n for n, token in enumerate(tokens) if token == tokens[9])
+        assert asked.tokens == tokens[: stop_at + 1]
+        await idle(cluster, 5.0)
+        assert await counter(cluster, "decode-0", "steps") - steps <= stop_at + 2
 
 
 async def test_08_after_a_storm_of_aborts_there_is_full_capacity(cluster: LocalCluster) -> None:
