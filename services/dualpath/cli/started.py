@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +25,20 @@ class NotStarted(Exception):
 
 @contextmanager
 def started(
-    home: Home, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    home: Home,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    behind: bool = False,
 ) -> Iterator[ClusterRecord]:
     """A cluster on `home`, an API port of its own, for as long as the block runs; what it says goes to `log`. It dies
-    with this process. To be entered on a thread that outlives the block. Raises NotStarted."""
+    with this process; `behind`: it gives way to it on a busy CPU. To be entered on a thread that outlives the block.
+    Raises NotStarted."""
     command = [sys.executable, "-m", "dualpath.cli.main", "up", *arguments]
     command += ["--home", str(home.root), "--port", "0"]
+    if behind and (nice := shutil.which("nice")):
+        command = [nice, "-n", "5", *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
             leashed(command),

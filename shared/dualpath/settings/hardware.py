@@ -90,7 +90,9 @@ class HardwareProfile:
     emulated_layers: int
     ring_layers: int
     block_tokens: int = 128
-    """Real tokens of a block: twice the paper's, because on a laptop it is blocks that cost CPU."""
+    """Real tokens of a block: two or four times the paper's, because on a laptop it is blocks that cost CPU."""
+    default_agents: int = 32
+    """Emulated agents at most, where nobody says how many: what two cores serve in minutes."""
 
     @property
     def row_bytes(self) -> int:

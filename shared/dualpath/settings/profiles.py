@@ -27,9 +27,10 @@ def _hopper(prefill_hbm: Figure, decode_hbm: Figure, flop_per_s: Figure) -> Node
 _FP8 = Figure(8 * 1979e12, f"{H100}: 3,958 TFLOP/s in FP8 with sparsity, half of it dense; 8 GPUs")
 _FP16 = Figure(8 * 989e12, f"{H100}: 1,979 TFLOP/s in FP16 with sparsity, half of it dense; 8 GPUs")
 _EFFICIENCY = Figure(
-    0.195,
+    0.114,
     f"calibrated on one published result ({PAPER}, scale: 2P4D, 2,048 agents of the 64K trace, JCT 3,167 s): 2,048 · "
-    "157 turns of 61 TFLOP on 16 GPUs are 0.387 PFLOP/s each, of 1.979",
+    "157 turns of 35.5 TFLOP (251 tokens, all that is appended over all turns) on 16 GPUs are 0.225 PFLOP/s each, of "
+    "1.979",
 )
 _CARRIED = Figure(
     _EFFICIENCY.value, "that of hopper-ds660b, not calibrated again: a prediction for this model"
@@ -67,7 +68,7 @@ DS660B = HardwareProfile(
         decode_step_s=Figure(0.039, f"{PAPER}, scale, online: TPOT of 2P4D at 0.4 APS"),
     ),
     efficiency=_EFFICIENCY,
-    scale=Scale(share=64, bytes_each=375, tokens_each=16, time=1 / 4),
+    scale=Scale(share=32, bytes_each=750, tokens_each=16, time=1 / 4),
     shape=(2, 4),
     emulated_layers=8,
     ring_layers=2,
@@ -97,10 +98,12 @@ DS27B = HardwareProfile(
         decode_step_s=Figure(0.0192, "that of hopper-ds660b by layers, 30 of 61"),
     ),
     efficiency=_CARRIED,
-    scale=Scale(share=64, bytes_each=185, tokens_each=16, time=1 / 4),
+    scale=Scale(share=32, bytes_each=370, tokens_each=16, time=0.3),
     shape=(1, 1),
     emulated_layers=8,
     ring_layers=2,
+    block_tokens=256,
+    default_agents=64,
 )
 _HBM_QWEN = Figure(
     8 * 63.9e9, f"{H100}: 80 GB each; FP16 weights of 65 GB over 8 GPUs, 8 GB taken for activations"

@@ -13,6 +13,8 @@ BUSY = 0.9
 """Of its bandwidth a NIC that is said to be the bottleneck must use so much."""
 CPU = 0.8
 """Of the machine's cores so much may be busy: above, it is the CPU that is measured."""
+ALONE = 1.5
+"""By so much the bound by storage must exceed the next one for storage NICs to be the bottleneck alone."""
 HITS = 0.98
 """Of the tokens that a perfect cache hits."""
 
@@ -40,7 +42,7 @@ def hits(cached: int, ideal: int) -> Gate:
 
 
 def bottleneck(system: System, bounds: Bounds, busy: Mapping[str, float]) -> Gate:
-    """Where storage NICs are the bound they must have been busy while all agents were there."""
+    """Where storage NICs alone are the bound they must have been busy while all agents were there."""
     used = {
         "prefill": busy.get("prefill", 0.0),
         "both": busy.get("all", 0.0),
@@ -49,6 +51,14 @@ def bottleneck(system: System, bounds: Bounds, busy: Mapping[str, float]) -> Gat
     if bounds.by != "storage":
         return Gate(
             "bottleneck busy", True, f"bound by {bounds.by}; the SNICs that read {used:.0%} busy"
+        )
+    others = {name: bound for name, bound in bounds.named().items() if name != "storage"}
+    next_one = max(others, key=lambda name: others[name])
+    if others[next_one] * ALONE > bounds.storage_s:
+        return Gate(
+            "bottleneck busy",
+            True,
+            f"bound by storage and {next_one} nearly alike; the SNICs that read {used:.0%} busy",
         )
     return Gate(
         "bottleneck busy",

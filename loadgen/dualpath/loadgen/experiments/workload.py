@@ -3,8 +3,8 @@
 A whole trajectory has dozens to hundreds of turns, nearly all of them alike: a long context, a short appended part.
 A *stretch* is some turns in a row from anywhere in a life, after a first turn that brings the context up to there.
 What that first turn appends is stored beforehand (`contexts`), so that each turn, the first too, hits what it would
-in the whole life. Turns of a stretch append and generate what those of their life do on average: over a hundred turns
-long answers and short ones even out, over a few one long answer would be all that is measured.
+in the whole life. Turns of a stretch append and generate what all turns of all lives do on average: who has long
+answers has few of them in a life, and ends no later for it; in a stretch of as many turns as the others' he would.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ class Totals:
 def stretches(trace: Trace, agents: int, turns: int, seed: int) -> Trace:
     """`agents` trajectories of 1 + `turns` turns; shorter lives are taken whole. Which stretch is drawn by `seed`."""
     draw = random.Random(f"stretch {seed}")
+    later = [turn for trajectory in trace.trajectories for turn in trajectory.turns[1:]]
+    even = _even(later, turns)
     return replace(
         trace,
         name=f"{trace.name}, stretches of {turns} turns",
-        trajectories=tuple(_stretch(t, turns, draw) for t in trace.agents(agents)),
+        trajectories=tuple(_stretch(t, even, draw) for t in trace.agents(agents)),
     )
 
 
-def _stretch(trajectory: Trajectory, turns: int, draw: random.Random) -> Trajectory:
-    last = max(len(trajectory.turns) - turns, 1)
+def _stretch(trajectory: Trajectory, even: Sequence[Turn], draw: random.Random) -> Trajectory:
+    last = max(len(trajectory.turns) - len(even), 1)
     start = draw.randrange(1, last + 1) if len(trajectory.turns) > 1 else 0
     before = trajectory.turns[:start]
     context = sum(turn.append_tokens + turn.generate_tokens for turn in before)
     first = Turn(context, 1) if before else trajectory.turns[0]
-    rest = _even(trajectory.turns[1:], min(turns, len(trajectory.turns) - 1))
+    rest = even[: len(trajectory.turns) - 1]
     return replace(trajectory, turns=(first, *rest), first_round=None)
 
 

@@ -14,7 +14,7 @@ from dualpath.loadgen.replay.records import (
     TurnRecord,
 )
 from dualpath.loadgen.replay.rules import slo_misses
-from dualpath.loadgen.replay.search import Capacity, Step, search_aps
+from dualpath.loadgen.replay.search import Capacity, Step, middle, search_aps
 
 __all__ = [
     "LAG_LIMIT_S",
@@ -34,6 +34,7 @@ __all__ = [
     "StopRules",
     "Target",
     "TurnRecord",
+    "middle",
     "replay",
     "search_aps",
     "slo_misses",

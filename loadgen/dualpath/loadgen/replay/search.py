@@ -33,6 +33,12 @@ class Capacity:
     steps: list[Step]
 
 
+def middle(good: float, bad: float, precision: float) -> float | None:
+    """The rate to try between one that met the SLO and a higher one that did not; None where those differ by a factor
+    of `1 + precision` at most."""
+    return math.sqrt(good * bad) if bad / good > 1 + precision else None
+
+
 async def search_aps(
     run: Callable[[float], Awaitable[ReplayResult]],
     slo: Slo,
@@ -64,10 +70,9 @@ async def search_aps(
     if high == low or await met(high):
         return Capacity(high, False, steps)
     good, bad = low, high
-    while bad / good > 1 + precision:
-        middle = math.sqrt(good * bad)
-        if await met(middle):
-            good = middle
+    while (aps := middle(good, bad, precision)) is not None:
+        if await met(aps):
+            good = aps
         else:
-            bad = middle
+            bad = aps
     return Capacity(good, True, steps)

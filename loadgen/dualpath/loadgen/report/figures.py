@@ -31,7 +31,7 @@ def sections(experiment: Experiment, palette: Palette) -> list[Section]:
             _hits,
             _nic_use,
             _balance,
-            _high_lane,
+            _lanes,
         )
     )
     return [section for section in made if section.charts]
@@ -42,10 +42,12 @@ def _color(experiment: Experiment, system: str) -> int:
 
 
 def _groups(experiment: Experiment) -> list[tuple[str, str, float | None, list[Run]]]:
-    """(shape, system, place on the axis, its runs)."""
+    """(shape, system, place on the axis, its runs); of a system and shape in the order of the axis."""
     found: dict[tuple[str, str, float | None], list[Run]] = {}
-    for run in experiment.runs:
-        found.setdefault((run.shape, run.system, run.x), []).append(run)
+    for shape in experiment.shapes():
+        for system in experiment.systems():
+            for run in sorted(experiment.of(system, shape), key=lambda run: run.x or 0.0):
+                found.setdefault((shape, system, run.x), []).append(run)
     return [(*key, runs) for key, runs in found.items()]
 
 
@@ -268,24 +270,38 @@ def _balance(experiment: Experiment, palette: Palette) -> Section:
     )
 
 
-def _high_lane(experiment: Experiment, palette: Palette) -> Section:
+def _lanes(experiment: Experiment, palette: Palette) -> Section:
     rows = []
     for shape, system, x, runs in _groups(experiment):
-        shares = [nic.high_share for run in runs for nic in run.nics if ".cnic" in nic.nic]
-        if any(shares):
+        nics = [
+            nic for run in runs for nic in run.nics if ".cnic" in nic.nic and nic.limit_bytes_per_s
+        ]
+        if any(any(nic.bytes_per_s) for nic in nics):
+            used = [(100 * _mean_rate(nic) / nic.limit_bytes_per_s, nic.high_share) for nic in nics]
+            high = fmean(percent * share for percent, share in used)
+            low = fmean(percent * (1 - share) for percent, share in used)
             rows.append(
-                Bar(
+                Stack(
                     _label(experiment, shape, system, x),
-                    100 * fmean(shares),
-                    _color(experiment, system),
+                    (("low lane: KV-Cache", low), ("high lane: model execution", high)),
                 )
             )
     charts = (
-        (bars("High lane's share of the compute NICs' bytes, percent", [("", rows)], "%", palette),)
-        if rows
-        else ()
+        (stacks("Use of the compute NICs by lane, percent", rows, "%", palette),) if rows else ()
     )
-    return Section("Lanes", "Model execution is on the high lane, KV-Cache on the low one.", charts)
+    return Section(
+        "Lanes",
+        "Of the bandwidth of all compute NICs, both directions, mean of the whole run. Single engines of a node have "
+        "nobody to exchange model execution with: then there is nothing on the high lane.",
+        charts,
+    )
+
+
+def _mean_rate(nic: NicSeries) -> float:
+    moved = start = 0.0
+    for at, rate in zip(nic.at_s, nic.bytes_per_s, strict=True):
+        moved, start = moved + rate * (at - start), at
+    return moved / start if start else 0.0
 
 
 def _label(experiment: Experiment, shape: str, system: str, x: float | None) -> str:

@@ -29,6 +29,8 @@ _TOTAL_SPREAD = 1.0
 _SHARE_SPREAD = 0.35
 _APPEND_SPREAD, _GENERATE_SPREAD = 1.0, 0.8
 _MAX_TRAJECTORIES = 1_000_000
+_MAX_TURNS = 2_000_000
+"""Of all trajectories together: half a GB as they are made."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ def make_trace(
         raise ValueError(
             f"{row.turns:.2g} turns of {row.append:.2g} appended and {row.generate:.2g} generated tokens "
             "are too few on average: at least 1, 4 and 1 are needed; scale less"
+        )
+    if row.turns * trajectories > _MAX_TURNS:
+        raise ValueError(
+            f"{trajectories} trajectories of {row.turns:,.0f} turns are {row.turns * trajectories:,.0f} turns; up to "
+            f"{_MAX_TURNS:,} can be made: ask for fewer trajectories, or scale turns less"
         )
     shapes = _shapes(row, trajectories, random.Random(seed))
     made = tuple(

@@ -66,7 +66,9 @@ class Clusters:
                 os.environ.update(own)
             began = time.monotonic()
             arguments = ["--config", str(config)]
-            with started(home, arguments, clean, home.root / "up.log") as record:
+            log = home.root / "up.log"
+            # A client that waits for a core measures that wait.
+            with started(home, arguments, clean, log, behind=True) as record:
                 yield Running(home, record, checked, time.monotonic() - began)
             if keep is not None:
                 shutil.copytree(home.store, keep)

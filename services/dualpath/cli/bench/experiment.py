@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,8 +31,9 @@ INVALID = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment before it runs. `claims` are made of all runs; `enough` says after a run that its system needs no
-    further places on the axis."""
+    """An experiment before it runs. `claims` are made of all runs. With an `slo`, a system that broke it at one place
+    is not asked for higher ones, and where its limit lies between two places is narrowed down to a factor of
+    1 + `precision`."""
 
     kind: str
     title: str
@@ -44,6 +46,7 @@ class Plan:
     claims: Callable[[Sequence[Run]], tuple[Claim, ...]] = lambda runs: ()
     notes: tuple[str, ...] = ()
     slo: Mapping[str, float] = field(default_factory=dict)
+    precision: float = 0.1
     models: Path | None = None
 
 
@@ -120,28 +123,42 @@ def _run_all(plan: Plan, live: Live, runs: list[Run]) -> None:
     with TemporaryDirectory(prefix="dualpath-bench-") as directory:
         clusters = Clusters(Path(directory), plan.models)
         stores: dict[object, Path] = {}
-        failed: set[tuple[str, str]] = set()
+
+        def run(cell: Cell, repetition: int) -> Run:
+            stored = _stored(clusters, cell, stores, Path(directory), live)
+            live.begins(_what(cell), cell.trace.turns)
+            made = measure(clusters, cell, repetition, stored, live.progressed, plan.slo)
+            runs.append(made)
+            live.ended(made)
+            return made
+
         for repetition in range(plan.repetitions):
+            if plan.slo:
+                search(plan, live, partial(run, repetition=repetition))
+                continue
             # Every other round the other way, so that what drifts meets all alike.
-            cells = list(plan.cells)
-            if repetition % 2 and not plan.slo:
-                cells.reverse()
-            for cell in cells:
-                if (cell.system.name, cell.shape) in failed:
-                    live.say(
-                        f"{cell.shape} {cell.system.name} at {cell.x:g}: left out, as less was too much"
-                    )
-                    continue
-                what = f"{cell.shape} {cell.system.name}" + (
-                    "" if cell.x is None else f" at {cell.x:g}"
-                )
-                live.begins(what, cell.trace.turns)
-                stored = _stored(clusters, cell, stores, Path(directory), live)
-                run = measure(clusters, cell, repetition, stored, live.progressed, plan.slo)
-                runs.append(run)
-                live.ended(run)
-                if run.met_slo is False:
-                    failed.add((cell.system.name, cell.shape))
+            for cell in reversed(plan.cells) if repetition % 2 else plan.cells:
+                run(cell, repetition)
+
+
+def search(plan: Plan, live: Live, run: Callable[[Cell], Run]) -> None:
+    """All cells but those above one that broke the SLO; then, for each system, cells between."""
+    good: dict[tuple[str, str], Cell] = {}
+    bad: dict[tuple[str, str], Cell] = {}
+    for cell in plan.cells:
+        key = (cell.system.name, cell.shape)
+        if key in bad:
+            live.omitted(f"{_what(cell)}: left out, as less was too much")
+            continue
+        (good if run(cell).met_slo else bad)[key] = cell
+    for key in [key for key in bad if key in good]:
+        while (middle := good[key].between(bad[key], plan.precision)) is not None:
+            live.more()
+            (good if run(middle).met_slo else bad)[key] = middle
+
+
+def _what(cell: Cell) -> str:
+    return f"{cell.shape} {cell.system.name}" + ("" if cell.x is None else f" at {cell.x:g}")
 
 
 def _stored(

@@ -56,6 +56,15 @@ class Live:
                 self._one, description=what, total=turns, said="starting", visible=True
             )
 
+    def omitted(self, text: str) -> None:
+        """A run fewer."""
+        self._runs -= 1
+        self.say(text)
+
+    def more(self) -> None:
+        """A run more."""
+        self._runs += 1
+
     def progressed(self, progress: Replayed) -> None:
         """What `replay` says once a second."""
         if self._progress is None or self._one is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dualpath.loadgen.replay import (
     ReplayResult,
     StopRules,
     Target,
+    middle,
     replay,
 )
 from dualpath.loadgen.report.results import Dist, Gate, Run
@@ -59,6 +60,17 @@ class Cell:
     @property
     def shape(self) -> str:
         return shape_name(self.prefill, self.decode)
+
+    def between(self, higher: Cell, precision: float) -> Cell | None:
+        """This one at a rate of arrivals between its own and a higher one, for as long; None where those differ by a
+        factor of `1 + precision` at most, or nothing arrives."""
+        low, high = self.load, higher.load
+        if not (isinstance(low, OpenLoop) and isinstance(high, OpenLoop) and low.aps and high.aps):
+            return None
+        if (aps := middle(low.aps, high.aps, precision)) is None:
+            return None
+        agents = low.agents and max(round(low.agents * aps / low.aps), 1)
+        return replace(self, load=replace(low, aps=aps, agents=agents), x=round(aps, 3))
 
     def all_settings(self) -> dict[str, Any]:
         return {

@@ -48,7 +48,7 @@ def _sweep(
 ) -> Plan:
     bench = Workbench(options, 1536)
     (p, d), *_ = options.chosen_shapes(bench.own_shape())
-    values = options.axis("0.5,1,2,4,8" if kind == "generate" else "1,4,16,48")
+    values = options.axis("1,2,4,8,16" if kind == "generate" else "1,4,12,24")
     traces = {x: scaled(bench.trace, x) for x in values}
     settings = bench.settings(*traces.values())
     systems = options.chosen_systems("pe-only,dualpath")

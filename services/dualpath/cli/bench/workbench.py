@@ -16,8 +16,6 @@ from dualpath.settings.hardware import HardwareProfile
 from dualpath.settings.profiles import profile_named
 
 _ROOM_TOKENS = 8
-MAX_DEFAULT_AGENTS = 32
-"""Where nobody says how many: what two cores serve in minutes."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,14 @@ MAX_VALUE = 1e6
 class Workbench:
     """A profile and the stretches that its clusters are given."""
 
-    def __init__(self, options: Options, real_agents: float) -> None:
-        """Raises ValueError for a profile or a trace that there is not."""
+    def __init__(self, options: Options, real_agents: float, *, at_most: int | None = None) -> None:
+        """`at_most`: emulated agents where the options name no number; None: the profile's. Raises ValueError for a
+        profile or a trace that there is not."""
         self.options = options
         self.profile: HardwareProfile = profile_named(options.profile)
         scale = self.profile.scale
-        self.agents = options.agents or min(scale.agents(real_agents), MAX_DEFAULT_AGENTS)
+        most = self.profile.default_agents if at_most is None else at_most
+        self.agents = options.agents or min(scale.agents(real_agents), most)
         lengths = 1 / scale.tokens_each
         whole = make_trace(
             options.trace, trajectories=max(self.agents, 1), seed=options.seed, lengths=lengths

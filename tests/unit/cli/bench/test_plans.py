@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from rich.console import Console
 from tests.unit.loadgen.report.made import run
 
 from dualpath.cli.bench.arrivals import online
-from dualpath.cli.bench.experiment import Plan, capacity
+from dualpath.cli.bench.experiment import Plan, capacity, search
 from dualpath.cli.bench.jct import balance, offline, ratio, rollout
+from dualpath.cli.bench.live import Live
+from dualpath.cli.bench.measure import Cell
 from dualpath.cli.bench.real import RealOptions, real
 from dualpath.cli.bench.sweeps import ablation, append, generate
 from dualpath.cli.bench.workbench import Options
 from dualpath.loadgen.replay import OpenLoop
+from dualpath.loadgen.report.results import Run
 from dualpath.settings import Settings
 from dualpath.settings.profiles import PROFILES
 
@@ -84,6 +88,47 @@ def test_online_rates_are_multiples_of_full_prefill_nics() -> None:
     rates = sorted({cell.load.aps for cell in plan.cells if isinstance(cell.load, OpenLoop)})  # type: ignore[type-var]
     assert rates[1] == pytest.approx(2 * rates[0])  # type: ignore[operator]
     assert plan.slo == {"ttft_s": 4.0, "tpot_s": pytest.approx(0.8)}
+
+
+def test_online_rates_last_equally_long() -> None:
+    plan = online(Options("laptop", agents=40, values="0.5,1,2"))
+    loads = [cell.load for cell in plan.cells if isinstance(cell.load, OpenLoop)]
+    assert {load.agents for load in loads} == {10, 20, 40}
+    assert len({round((load.agents or 0) / (load.aps or 1), 3) for load in loads}) == 1
+
+
+def test_the_limit_of_each_system_is_narrowed_between_places() -> None:
+    plan = online(Options("laptop", agents=40, values="0.5,1,2", systems="pe-only,dualpath"))
+    full = plan.cells[0].x * 2  # type: ignore[operator]
+    limits = {"pe-only": 0.8 * full, "dualpath": 10 * full}
+    seen: dict[str, list[float]] = {"pe-only": [], "dualpath": []}
+
+    def served(cell: Cell) -> Run:
+        assert cell.x is not None
+        seen[cell.system.name].append(cell.x)
+        return run(cell.system.name, 1.0, x=cell.x, met_slo=cell.x <= limits[cell.system.name])
+
+    search(plan, Live(Console(quiet=True), len(plan.cells)), served)
+    assert seen["dualpath"] == pytest.approx([full / 2, full, 2 * full], rel=0.01)
+    assert seen["pe-only"][:2] == pytest.approx([full / 2, full], rel=0.01), "2 is left out"
+    good = max(x for x in seen["pe-only"] if x <= limits["pe-only"])
+    bad = min(x for x in seen["pe-only"] if x > limits["pe-only"])
+    assert bad / good < 1.11
+
+
+def test_online_claims_compare_latencies_where_both_served() -> None:
+    plan = online(Options("laptop", agents=4, values="1"))
+    runs = [
+        run("pe-only", 1.0, x=1.0, met_slo=True),
+        run("dualpath", 1.05, x=1.0, met_slo=True),
+        run("pe-only", 1.0, x=2.0, met_slo=False),
+        run("dualpath", 3.0, x=2.0, met_slo=True),
+    ]
+    judged = {claim.what: claim.good for claim in plan.claims(runs) if claim.good is not None}
+    assert judged == {
+        "TTST at 1 agents/s, dualpath against pe-only": True,
+        "TPOT at 1 agents/s, dualpath against pe-only": True,
+    }
 
 
 def test_capacity_is_the_highest_rate_that_all_runs_met() -> None:

@@ -39,6 +39,11 @@ def test_the_bottleneck_must_have_been_busy() -> None:
     assert gates.bottleneck(ORACLE, Bounds(0, 5, 1, 1), {}).ok
 
 
+def test_where_two_bounds_are_nearly_alike_neither_must_have_been_busy() -> None:
+    assert gates.bottleneck(PE_ONLY, Bounds(9, 7, 1, 1), {"prefill": 0.7}).ok
+    assert not gates.bottleneck(PE_ONLY, Bounds(9, 5, 1, 1), {"prefill": 0.7}).ok
+
+
 def test_answers_must_be_all_there_and_right() -> None:
     assert gates.complete(10, 10, {}).ok
     assert not gates.complete(9, 10, {}).ok

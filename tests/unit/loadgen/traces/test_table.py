@@ -66,6 +66,7 @@ def test_one_short_trajectory_can_be_made() -> None:
         ({"lengths": 0.001}, "scale less"),
         ({"lengths": 1e30}, "too much"),
         ({"turns": 0.001}, "scale less"),
+        ({"trajectories": 1_000_000}, "ask for fewer trajectories"),
     ],
 )
 def test_what_cannot_be_made_is_refused(arguments: dict[str, object], said: str) -> None:
