@@ -11,7 +11,7 @@ import typer
 
 from dualpath.cli.main_bench import bench
 from dualpath.cli.main_replay import replay
-from dualpath.cli.main_scheduling import calibrate, drain, why
+from dualpath.cli.main_scheduling import calibrate, drain, scale, why
 from dualpath.cli.main_store import store as store_commands
 from dualpath.cli.main_talk import chat, demo
 from dualpath.cli.main_trace import trace
@@ -60,6 +60,7 @@ def root() -> None:
     dualpath top                                   the same, live: lanes, read queues, read paths
     dualpath why                                   who got which engine and read path, and why
     dualpath drain NODE                            let a node finish and leave
+    dualpath scale --prefill 2 --decode 3          more nodes, or fewer, while it serves
     dualpath down                                  stop it
     dualpath doctor                                what is missing, and what to do
     dualpath calibrate                             how fast this machine is, for the scheduler
@@ -220,7 +221,7 @@ def doctor(
     raise typer.Exit(examine(config, given, as_json=as_json))
 
 
-for command in (why, drain, calibrate, chat, demo, replay):
+for command in (why, drain, scale, calibrate, chat, demo, replay):
     app.command()(command)
 
 

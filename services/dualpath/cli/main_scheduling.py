@@ -1,4 +1,4 @@
-"""The commands `why`, `drain` and `calibrate`, and their options."""
+"""The commands `why`, `drain`, `scale` and `calibrate`, and their options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from typing import Annotated
 import typer
 
 from dualpath.cli.options import AsJson, CnicBandwidth, Config, Dtype, Home, Model, SnicBandwidth
+
+MOST_NODES = 64
+"""Of a role, in a local cluster."""
+Nodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=MOST_NODES, help="So many nodes of this role."),
+]
 
 
 def why(
@@ -63,6 +70,29 @@ def drain(
     raise typer.Exit(leave(config, home, name))
 
 
+def scale(
+    prefill: Nodes = None,
+    decode: Nodes = None,
+    home: Home = None,
+    config: Config = None,
+) -> None:
+    """Give the cluster that runs on a home more nodes, or fewer.
+
+    Nodes that are missing are started, and take work as soon as they serve; of those that are too many the last ones
+    finish what they have and leave, as with `drain`. Returns when all of it is done. A role that is not named stays
+    as it is.
+
+    Exit code 0: done; 1: not in time, or a node did not start; 2: wrong use; 3: no cluster runs on the home.
+
+    \b
+    dualpath scale --prefill 2 --decode 3
+    dualpath scale --prefill 1
+    """
+    from dualpath.cli.scale import scale as bring
+
+    raise typer.Exit(bring(config, home, prefill, decode))
+
+
 def calibrate(
     model: Model = None,
     dtype: Dtype = None,
@@ -90,7 +120,7 @@ def calibrate(
     fits from their next start on. Where none fits they measure a few forwards as they start, and take NICs as they
     are set. The machine should have nothing else to do meanwhile.
 
-    Exit code 0: measured; 1: something could not be; 2: settings are wrong.
+    Exit code 0: measured; 1: something could not be; 2: settings are wrong; 130: interrupted.
 
     \b
     dualpath calibrate --model tiny

@@ -59,6 +59,10 @@ class Home:
         return self.run / "cluster.json"
 
     @property
+    def wanted_file(self) -> Path:
+        return self.run / "wanted.json"
+
+    @property
     def lock_file(self) -> Path:
         return self.run / "lock"
 

@@ -9,6 +9,7 @@ from typing import Literal
 from dualpath.settings import Settings
 
 ServiceRole = Literal["storage", "scheduler", "prefill", "decode", "gateway"]
+NodeRole = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True)

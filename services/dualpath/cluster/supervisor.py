@@ -21,6 +21,7 @@ from dualpath.cluster.output import Console, LogFile
 from dualpath.cluster.plan import Service, meaning_of_loss, start_stages, stop_stages
 from dualpath.cluster.processes import identify
 from dualpath.cluster.record import ClusterRecord, ServiceRecord, State, save_record
+from dualpath.cluster.scaling import SIGNAL, Scaler, Wanted
 from dualpath.cluster.welcome import welcome
 from dualpath.memory.admission import check_capacity
 from dualpath.model.api import ModelError
@@ -60,6 +61,9 @@ class Supervisor:
         self._early_end = asyncio.Event()
         self._early_failure: ChildFailed | None = None
         self._spec: ModelSpec | None = None
+        self._scaler = Scaler(
+            self._home, console, self._children, self._start_service, self._on_scale
+        )
         self._env = {
             name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)
         } | {CONFIG_VARIABLE: str(self._home.settings_file), "PYTHONUNBUFFERED": "1"}
@@ -75,10 +79,11 @@ class Supervisor:
             with self._home.locked():
                 for number in _STOP_SIGNALS:
                     loop.add_signal_handler(number, self._on_signal)
+                loop.add_signal_handler(SIGNAL, self._scaler.wake)
                 try:
                     return await self._run()
                 finally:
-                    for number in _STOP_SIGNALS:
+                    for number in (*_STOP_SIGNALS, SIGNAL):
                         loop.remove_signal_handler(number)
                     self._home.record_file.unlink(missing_ok=True)
         except HomeBusy as error:
@@ -99,7 +104,10 @@ class Supervisor:
             self._console.say(welcome(self._record_now(), self._settings))
             if self._on_ready is not None:
                 self._on_ready()
-            await self._stop.wait()
+            async with asyncio.TaskGroup() as group:
+                scaling = group.create_task(self._scaler.run(), name="scaling")
+                await self._stop.wait()
+                scaling.cancel()
             everything_died = all(c.exit_status is not None for c in self._children.values())
             return 1 if everything_died else 0
         except ChildFailed as error:
@@ -107,6 +115,11 @@ class Supervisor:
             return 1
         finally:
             await self._stop_all()
+
+    def _on_scale(self, wanted: Wanted) -> None:
+        self._update(prefill=wanted.prefill, decode=wanted.decode)
+        if line := checks.bottleneck_line(self._settings):
+            self._console.say(line)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from dualpath.cli.scale import scale
+from dualpath.cli.words import WRONG_USE
 from dualpath.cluster.home import Home
 from dualpath.cluster.processes import ProcessId, alive
 from dualpath.cluster.record import ClusterRecord, load_record
+from dualpath.cluster.scaling import Wanted, ask
 from dualpath.cluster.stop import running_cluster, stop_cluster
 
 PROGRAM = Path(__file__).parents[2] / "support" / "tiny_cluster.py"
@@ -206,6 +209,55 @@ def test_a_service_that_dies_is_told_and_the_rest_goes_on(start: Callable[..., C
     nobody_left(record)
 
 
+def living(home: Home) -> list[str]:
+    record = load_record(home)
+    assert record is not None
+    return [s.name for s in record.services if s.role in ("prefill", "decode") and alive(s.process)]
+
+
+def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
+    start: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = start(
+        TINY_SERVICES='{"decode-2": ["fail"]}',
+        DUALPATH_SNIC_BANDWIDTH="50MB/s",
+        DUALPATH_CNIC_BANDWIDTH="400MB/s",
+    )
+    cluster.until_ready()
+    home = cluster.home.root
+    assert scale(None, home, 2, 2) == 0
+    assert capsys.readouterr().out.splitlines() == ["prefill-1 serves", "decode-1 serves"]
+    assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-1", "decode-1"]
+    assert scale(None, home, 1, None) == 0
+    assert capsys.readouterr().out == "prefill-1 has left the cluster\n"
+    assert living(cluster.home) == ["prefill-0", "decode-0", "decode-1"]
+    assert "P/D = 0.5 is inside the bottleneck-free range" in cluster.text
+    # Where there is nothing to do, nothing is done; and a name is not given twice.
+    assert scale(None, home, 1, 2) == 0
+    assert capsys.readouterr().out == ""
+    assert scale(None, home, 2, 1) == 0
+    assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-2"]
+    # One that does not start is told of, and the rest goes on.
+    assert scale(None, home, None, 2) == 1
+    assert "decode-2 did not start" in capsys.readouterr().err
+    cluster.until_says("the cluster goes on without decode-2: decode-2 failed with exit code 7")
+    assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-2"]
+    record = load_record(cluster.home)
+    assert record is not None
+    assert cluster.end() == 0
+    nobody_left(record)
+
+
+def test_a_signal_while_nodes_start_stops_them_too(start: Callable[..., Cluster]) -> None:
+    cluster = start(TINY_SERVICES='{"prefill-1": ["silent"]}')
+    record = cluster.until_ready()
+    assert ask(cluster.home, record, Wanted(2, 1))
+    cluster.until_says("prefill prefill-1 starts")
+    assert cluster.end() == 0
+    assert "killed" not in cluster.text
+    nobody_left(record)
+
+
 def test_when_nothing_is_left_the_cluster_ends(start: Callable[..., Cluster]) -> None:
     cluster = start()
     record = cluster.until_ready()
@@ -236,11 +288,15 @@ def test_a_second_signal_kills_at_once(start: Callable[..., Cluster]) -> None:
     nobody_left(record)
 
 
-def test_a_signal_during_the_start_stops_what_has_started(start: Callable[..., Cluster]) -> None:
+def test_a_signal_during_the_start_stops_what_has_started(
+    start: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster = start(TINY_SERVICES='{"decode-0": ["silent"]}')
     cluster.until_says("scheduler is ready")
     record = load_record(cluster.home)
     assert record is not None
+    assert scale(None, cluster.home.root, 2, None) == WRONG_USE
+    assert "only one that is ready can be scaled" in capsys.readouterr().err
     assert cluster.end() == 0
     assert "DualPath serves" not in cluster.text
     nobody_left(record)

@@ -1,0 +1,97 @@
+"""`dualpath scale`: give a local cluster that runs more nodes, or fewer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
+from dualpath.cluster.home import Home
+from dualpath.cluster.processes import alive
+from dualpath.cluster.record import ClusterRecord, ServiceRecord
+from dualpath.cluster.scaling import NODE_ROLES, Wanted, ask
+from dualpath.cluster.stop import running_cluster
+from dualpath.settings import load_settings, shell_path
+
+_FAILED = 1
+_MARGIN_S = 10.0
+_TICK_S = 0.05
+
+
+def scale(config: Path | None, home: Path | None, prefill: int | None, decode: int | None) -> int:
+    """None: as many as there are. Exit code: 0 they are there, 1 not in time, or one did not start, 2 wrong use, 3 no
+    cluster runs."""
+    try:
+        settings = load_settings(config, home=home)
+    except ValueError as error:
+        complain(str(error))
+        return WRONG_USE
+    place = Home(settings.home)
+    record = running_cluster(place)
+    if record is None:
+        complain(f"no cluster runs on {shell_path(settings.home)}; --home names another place")
+        return NOT_RUNNING
+    if record.state != "ready":
+        complain(f"the cluster is {record.state}; only one that is ready can be scaled")
+        return WRONG_USE
+    if prefill is None and decode is None:
+        complain("say how many: --prefill N, --decode N, or both")
+        return WRONG_USE
+    before = {service.name: alive(service.process) for service in record.services}
+    there = {role: len(_working(record, role)) for role in NODE_ROLES}
+    wanted = Wanted(
+        prefill=there["prefill"] if prefill is None else prefill,
+        decode=there["decode"] if decode is None else decode,
+    )
+    # What the cluster goes by, which this command's own settings need not be.
+    its_own = load_settings(place.settings_file)
+    limit_s = its_own.start_s + its_own.drain_s + _MARGIN_S
+    if not ask(place, record, wanted):
+        complain("the cluster has ended meanwhile")
+        return NOT_RUNNING
+    return _wait(place, wanted, before, limit_s)
+
+
+def _wait(home: Home, wanted: Wanted, before: Mapping[str, bool], limit_s: float) -> int:
+    """`before`: nodes that there were, and whether they lived."""
+    deadline = time.monotonic() + limit_s
+    told: set[str] = set()
+    while (record := running_cluster(home)) is not None:
+        for line in _news(record, before):
+            if line not in told:
+                told.add(line)
+                print(line, flush=True)
+        if lost := [
+            s.name for s in _nodes(record) if s.exit_status is not None and s.name not in before
+        ]:
+            complain(f"{', '.join(lost)} did not start; its log: {home.log_file(lost[0])}")
+            return _FAILED
+        working = {role: _working(record, role) for role in NODE_ROLES}
+        if all(len(working[role]) == wanted.of(role) for role in NODE_ROLES) and all(
+            service.ready for role in NODE_ROLES for service in working[role]
+        ):
+            return 0
+        if time.monotonic() > deadline:
+            complain(f"not there within {limit_s:g} s; `dualpath status` shows what there is")
+            return _FAILED
+        time.sleep(_TICK_S)
+    complain("the cluster has ended meanwhile")
+    return NOT_RUNNING
+
+
+def _news(record: ClusterRecord, before: Mapping[str, bool]) -> Iterable[str]:
+    for service in _nodes(record):
+        if service.name not in before and service.ready and service.exit_status is None:
+            yield f"{service.name} serves"
+        if before.get(service.name) and service.has_left:
+            yield f"{service.name} has left the cluster"
+
+
+def _nodes(record: ClusterRecord) -> list[ServiceRecord]:
+    return [service for service in record.services if service.role in NODE_ROLES]
+
+
+def _working(record: ClusterRecord, role: str) -> list[ServiceRecord]:
+    """Those that drain still are among them: they have not left."""
+    return [s for s in record.services if s.role == role and alive(s.process)]

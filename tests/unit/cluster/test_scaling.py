@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from dualpath.cluster.home import Home
+from dualpath.cluster.plan import Service
+from dualpath.cluster.scaling import Wanted, asked, missing, surplus
+
+
+def test_missing_nodes_get_names_that_nobody_had() -> None:
+    used = ["prefill-0", "prefill-1", "prefill-2"]
+    assert missing("prefill", 3, ["prefill-0"], used) == [
+        Service("prefill", "prefill-3"),
+        Service("prefill", "prefill-4"),
+    ]
+    assert missing("prefill", 1, ["prefill-0"], used) == []
+    assert missing("decode", 1, [], []) == [Service("decode", "decode-0")]
+
+
+def test_those_that_came_last_leave() -> None:
+    working = ["decode-10", "decode-2", "decode-0"]
+    assert surplus(1, working) == ["decode-2", "decode-10"]
+    assert surplus(3, working) == []
+
+
+def test_what_cannot_be_read_was_not_asked_for(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create()
+    assert asked(home) is None
+    home.wanted_file.write_text("{")
+    assert asked(home) is None
+    home.wanted_file.write_text('{"prefill": 2, "decode": 3}')
+    assert asked(home) == Wanted(2, 3)
