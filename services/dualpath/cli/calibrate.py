@@ -27,8 +27,9 @@ from dualpath.calibration.files import save_profile, subject_of
 from dualpath.calibration.fit import Sample, fit_forward, predict
 from dualpath.calibration.nics import ByteRegion, NotMeasured, measure_reads, measure_writes, volume
 from dualpath.calibration.profile import ALPHA_S, BETA_S, QUOTA_S, Profile
+from dualpath.cli.started import ends_in_order
 from dualpath.cli.tables import new_table, readable_size
-from dualpath.cli.words import WRONG_USE, complain
+from dualpath.cli.words import INTERRUPTED, WRONG_USE, complain
 from dualpath.cluster.child import Child, ChildFailed
 from dualpath.cluster.home import write_private
 from dualpath.kvstore.shards import ShardStore, parse_shard
@@ -58,7 +59,7 @@ _PIECE = 4 << 20
 def calibrate(
     config: Path | None, given: Mapping[str, Any], *, seconds: float, as_json: bool
 ) -> int:
-    """Exit code: 0 measured, 1 something could not be measured, 2 the settings are wrong."""
+    """Exit code: 0 measured, 1 something could not be measured, 2 the settings are wrong, 130 interrupted."""
     try:
         settings = load_settings(config, **given)
         if settings.mode == "oracle":
@@ -71,8 +72,12 @@ def calibrate(
     console = Console(stderr=True, highlight=False)
     try:
         settings.home.mkdir(parents=True, exist_ok=True)
-        profile, samples = asyncio.run(_measure(settings, seconds, console))
+        with ends_in_order():
+            profile, samples = asyncio.run(_measure(settings, seconds, console))
         path = save_profile(settings.home, profile)
+    except KeyboardInterrupt:
+        complain("interrupted: nothing is kept of what was measured")
+        return INTERRUPTED
     except (ModelError, NotMeasured, TransportError, ChildFailed, OSError) as error:
         complain(f"not calibrated: {error}")
         return FAILED

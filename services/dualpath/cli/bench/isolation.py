@@ -18,7 +18,8 @@ from dualpath.cli.bench.isolation_member import (
     bursts_of,
 )
 from dualpath.cli.bench.plot import distribution_svg
-from dualpath.cli.words import WRONG_USE, complain
+from dualpath.cli.started import ends_in_order
+from dualpath.cli.words import INTERRUPTED, WRONG_USE, complain
 from dualpath.settings.units import parse_bytes, parse_rate
 
 WANTED_P50 = 1.1
@@ -83,9 +84,13 @@ def isolation(
     except OSError as error:
         complain(f"--plot {plot} cannot be written ({error.strerror}); name another file")
         return WRONG_USE
-    print(_heading(shape, rounds * bursts), flush=True)
     try:
-        figures = measure(shape, rounds, bursts)
+        with ends_in_order():
+            print(_heading(shape, rounds * bursts), flush=True)
+            figures = measure(shape, rounds, bursts)
+    except KeyboardInterrupt:
+        complain("interrupted: a part of the bursts says nothing, so no figures")
+        return INTERRUPTED
     except RuntimeError as error:
         complain(str(error))
         return 1

@@ -233,15 +233,16 @@ class Members:
             raise
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._end()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._end(at_once=kind is not None)
 
-    def _end(self) -> None:
+    def _end(self, *, at_once: bool = False) -> None:
+        """`at_once`: in the middle of a round, whose end nobody waits for."""
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send(None)
         for process in self._processes:
-            process.join(10)
+            process.join(0 if at_once else 10)
             if process.is_alive():
                 process.kill()
                 process.join()
