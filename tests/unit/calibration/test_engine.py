@@ -14,8 +14,10 @@ from dualpath.calibration.engine import (
 from dualpath.calibration.files import save_profile
 from dualpath.calibration.fit import Sample
 from dualpath.calibration.quick import profile_of, quick_profile
+from dualpath.model.api import PrefillRow
 from dualpath.model.spec import load_spec
-from dualpath.model.synthetic import SyntheticBackend
+from dualpath.model.synthetic import SyntheticBackend, prefill_s
+from dualpath.policy.attention import AttentionFit
 from dualpath.settings import Settings
 
 
@@ -83,11 +85,42 @@ async def test_a_node_without_a_profile_gets_a_quick_one(settings: Settings) -> 
         backend.close()
     assert prefill.how == "quick"
     assert prefill.forward is not None
-    # Emulated time is a lower bound: no machine computes faster.
-    assert 0 < prefill.compute_tokens_per_s < 1.2 / settings.synthetic.token_s
+    # Largest chunks are fastest by the token: the fixed time is spread over more of them.
+    whole = prefill.forward.seconds([(0, settings.chunk_tokens)])
+    assert prefill.compute_tokens_per_s == settings.chunk_tokens / whole
     assert prefill.alpha_tokens == int(3 * 10_000_000 / spec.geometry.token_bytes)
     assert decode.forward is None
     assert decode.beta_tokens is None
+
+
+async def test_an_emulated_engine_is_as_fast_as_it_says_and_needs_no_measurement(
+    settings: Settings,
+) -> None:
+    spec = load_spec(settings)
+    backend = SyntheticBackend(spec, settings)
+    backend.close()  # Who measured it now would fail.
+    profile = await quick_profile(settings, spec, backend, "prefill")
+    assert profile.forward is not None
+    rows = [PrefillRow([1] * 40, 128, None), PrefillRow([1] * 3, 64, None)]
+    batch = [(row.prefix_tokens, len(row.token_ids)) for row in rows]
+    assert profile.forward.seconds(batch) == pytest.approx(prefill_s(settings.synthetic, rows))
+    # The quota bounds what grows with pairs.
+    assert profile.attention == AttentionFit(0.0, 0.0, settings.synthetic.attention_s)
+
+
+async def test_an_engine_that_emulates_no_time_is_measured(settings: Settings) -> None:
+    none = {"forward_s": 0.0, "token_s": 0.0, "attention_s": 0.0}
+    profile = settings.synthetic.model_copy(update=none)
+    settings = settings.model_copy(update={"synthetic": profile})
+    spec = load_spec(settings)
+    backend = SyntheticBackend(spec, settings)
+    try:
+        found = await quick_profile(settings, spec, backend, "prefill")
+    finally:
+        backend.close()
+    assert found.compute_tokens_per_s > 0
+    assert found.forward is not None
+    assert found.forward.seconds([(0, 128)]) > 0
 
 
 async def test_a_profile_that_was_measured_in_full_is_preferred(settings: Settings) -> None:
