@@ -64,12 +64,15 @@ class PrefillEngine:
         policy: BatchPolicy,
         *,
         on_forward: Callable[[int, float], None],
+        number: int = 0,
         trace_log: bool = False,
     ) -> None:
-        """`on_forward` is told of each forward's tokens and seconds."""
+        """`on_forward` is told of each forward's tokens and seconds; `number` counts within the node."""
         self.parts = parts
         self._policy = policy
         self._on_forward = on_forward
+        self._number = number
+        self._steps = 0
         self._trace_log = trace_log
         self._arrivals = count()
         self._waiting: list[_Job] = []
@@ -138,7 +141,8 @@ class PrefillEngine:
         )
 
     async def _forward(self, jobs: list[tuple[_Job, int]]) -> None:
-        trace = ForwardTrace()
+        self._steps += 1
+        trace = ForwardTrace(self._steps)
         rows: list[ForwardRow] = []
         sampled: list[Sampled | None] = [None] * len(jobs)
         try:
@@ -198,6 +202,8 @@ class PrefillEngine:
         log.info(
             "forward",
             request_id=row.request.attempt.request_id,
+            engine=self._number,
+            step=trace.step,
             cached=row.prefix,
             new=row.new,
             layers=row.request.geometry.n_layers,

@@ -92,6 +92,7 @@ class PrefillNode(Node):
                     QUOTA_S,
                 ),
                 on_forward=self.observe_forward,
+                number=number,
                 trace_log=settings.trace_forwards,
             )
             for number, backend in enumerate(backends)
