@@ -703,6 +703,36 @@ def _sampling() -> Sampling:
     return Sampling(16, 0)
 
 
+# ── joining ────────────────────────────────────────────────────────────────────────────────────────
+def test_a_decode_node_that_joins_gets_what_waits_at_its_first_fetch() -> None:
+    world, _, _ = small()
+    for i in range(12):
+        world.submit(f"r{i}", 200)
+    given = sent(world, control.AssignDecode)
+    assert set(given) == {"decode-0"}
+    assert len(given) < 12, "some wait for HBM"
+    began = world.now
+    world.start_node("decode-1", "decode")
+    assert set(sent(world, control.AssignDecode)[len(given) :]) == {"decode-1"}
+    assert world.now == began
+
+
+def test_a_prefill_node_that_joins_gets_what_waits_at_its_first_fetch() -> None:
+    world, _, de = small(prefill_tokens=64)
+    for i in range(4):
+        world.submit(f"r{i}", 100)
+    world.settle()
+    for i in range(4):
+        world.slots_ready(de, a(f"r{i}"))
+    world.settle()
+    given = sent(world, control.AssignPrefill)
+    assert given == ["prefill-0"] * 2, "one computes, one loads, and the others wait"
+    began = world.now
+    world.start_node("prefill-1", "prefill")
+    assert sent(world, control.AssignPrefill)[2:] == ["prefill-1"] * 2
+    assert world.now == began
+
+
 # ── leaving ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("placement", ["adaptive", "least-tokens", "round-robin", "random"])
 def test_a_node_that_leaves_gets_nothing_new_finishes_and_loses_nothing(placement: str) -> None:
