@@ -8,12 +8,13 @@ import os
 import platform
 import random
 import re
-import subprocess
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from typing import Any
 import httpx
 from tokenizers import Tokenizer
 
+from dualpath.cli.started import started
 from dualpath.cluster.home import Home
 from dualpath.cluster.record import ClusterRecord, load_record
 from dualpath.model.prepare import prepare_model
 from dualpath.model.spec import ModelSpec, load_spec
-from dualpath.settings import load_settings
+from dualpath.settings import ENV_PREFIX, load_settings
 
 PATHS = ("prefill", "decode", "split")
 _ANSWER_S = 300.0
@@ -48,13 +50,15 @@ def _cpu_name() -> str:
     return platform.machine()
 
 
-def dualpath(*arguments: str) -> None:
-    """Run the command to its end. Raises RuntimeError with its output where it fails."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("DUALPATH_")}
-    command = [sys.executable, "-m", "dualpath.cli.main", *arguments]
-    ended = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"dualpath {arguments[0]} failed:\n{ended.stdout}{ended.stderr}")
+def environment() -> dict[str, str]:
+    """Of this process, without settings: what is measured is all in the arguments."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(ENV_PREFIX)}
+
+
+def end_in_order() -> None:
+    """Let SIGTERM unwind as Ctrl-C does, so that clusters are stopped and their homes removed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -102,20 +106,24 @@ def word_ids(spec: ModelSpec) -> list[int]:
 
 # ── clusters ───────────────────────────────────────────────────────────────────────────────────────
 class Cluster:
-    """`dualpath up --detach` with `settings` on a home of its own; `close` stops it."""
+    """`dualpath up` with `settings` on a home of its own; `close` stops it. It dies with this process, whatever
+    happens, and is stopped in order after Ctrl-C and SIGTERM."""
 
     def __init__(
         self, home: Path, settings: Mapping[str, Any], models_of: Path | None = None
     ) -> None:
-        """`models_of`: the home whose converted models are used. Raises RuntimeError where it does not start."""
+        """`models_of`: the home whose converted models are used. Raises NotStarted where it does not start."""
+        end_in_order()
         self.home = Home(home)
         home.mkdir(parents=True, exist_ok=True)
         if models_of is not None:
             self.home.models.symlink_to(Home(models_of).models.resolve())
         config = home / "settings.json"
-        config.write_text(json.dumps({"port": 0, **settings}))
+        config.write_text(json.dumps(dict(settings)))
         began = time.monotonic()
-        dualpath("up", "--detach", "--home", str(home), "--config", str(config))
+        self._life = ExitStack()
+        arguments = ["--config", str(config)]
+        self._life.enter_context(started(self.home, arguments, environment(), home / "up.log"))
         self.started_s = time.monotonic() - began
         self.base_url, self.model = self.record.base_urls[0], self.record.model
 
@@ -126,7 +134,7 @@ class Cluster:
         return record
 
     def close(self) -> None:
-        dualpath("down", "--home", str(self.home.root))
+        self._life.close()
 
     def ask(self, prompt: Sequence[int], max_tokens: int = 1) -> Streamed:
         """Stream a completion of exactly `max_tokens` tokens, greedily. Raises httpx.HTTPError, RuntimeError."""

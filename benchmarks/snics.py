@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Window:
-    """Between two samples."""
+    """Between two samples; `since` is the first one's time on the monotonic clock."""
 
+    since: float
     seconds: float
     received: Mapping[str, int]
     cpu: float
@@ -65,7 +64,7 @@ class Window:
 def between(first: Sample, last: Sample) -> Window:
     used, total = (b - a for a, b in zip(first.cpu, last.cpu, strict=True))
     received = {name: n - first.received.get(name, 0) for name, n in last.received.items()}
-    return Window(last.at - first.at, received, used / total if total else 0.0)
+    return Window(first.at, last.at - first.at, received, used / total if total else 0.0)
 
 
 async def sample(home: Path) -> Sample:
@@ -132,12 +131,14 @@ async def ask(http: httpx.AsyncClient, model: str, prompt: Sequence[int]) -> dic
 def store(home: Path, base: Mapping[str, Any], stored: Sequence[Sequence[int]]) -> None:
     """Have all contexts stored, with unlimited NICs; asks again until a request hits all of each."""
 
+    block_tokens = base.get("block_tokens", BLOCK_TOKENS)
+
     async def work(running: Cluster) -> None:
         async with httpx.AsyncClient(
             base_url=running.base_url, timeout=120, trust_env=False
         ) as http:
             for context in stored:
-                whole = (len(context) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+                whole = (len(context) - 1) // block_tokens * block_tokens
                 for _ in range(100):
                     explained = await ask(http, running.model, context)
                     if explained["hit_tokens"] >= whole:
@@ -151,11 +152,6 @@ def store(home: Path, base: Mapping[str, Any], stored: Sequence[Sequence[int]]) 
         asyncio.run(work(running))
     finally:
         running.close()
-
-
-def end_in_order() -> None:
-    """Let SIGTERM unwind as Ctrl-C does, so that no cluster is left behind."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 Agent = Callable[[httpx.AsyncClient, str, int], Awaitable[None]]
@@ -172,10 +168,27 @@ def measure(
     windows: int,
     window_s: float,
 ) -> list[Window]:
+    """As `drive`, on a cluster with `settings` that is started for it."""
+    running = Cluster(home, settings)
+    try:
+        return drive(running, agents, agent, warm_s=warm_s, windows=windows, window_s=window_s)
+    finally:
+        running.close()
+
+
+def drive(
+    running: Cluster,
+    agents: int,
+    agent: Agent,
+    *,
+    warm_s: float,
+    windows: int,
+    window_s: float,
+) -> list[Window]:
     """Windows in which `agents` clients keep a cluster busy, beginning `warm_s` after the first requests. No
     client has ended in them."""
 
-    async def work(running: Cluster) -> list[Window]:
+    async def work() -> list[Window]:
         limits = httpx.Limits(max_connections=agents)
         async with httpx.AsyncClient(
             base_url=running.base_url, timeout=120, trust_env=False, limits=limits
@@ -185,10 +198,10 @@ def measure(
             ]
             try:
                 await asyncio.sleep(warm_s)
-                samples = [await sample(home)]
+                samples = [await sample(running.home.root)]
                 for _ in range(windows):
                     await asyncio.sleep(window_s)
-                    samples.append(await sample(home))
+                    samples.append(await sample(running.home.root))
                 for client in clients:
                     if client.done():
                         await client
@@ -198,11 +211,7 @@ def measure(
                 await asyncio.gather(*clients, return_exceptions=True)
         return [between(a, b) for a, b in pairwise(samples)]
 
-    running = Cluster(home, settings)
-    try:
-        return asyncio.run(work(running))
-    finally:
-        running.close()
+    return asyncio.run(work())
 
 
 async def _for_ever(agent: Agent, http: httpx.AsyncClient, model: str, number: int) -> None:

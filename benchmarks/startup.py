@@ -2,8 +2,8 @@
 
     python -m benchmarks.startup [--model smollm2] [--prefill 1] [--decode 1] [--runs 3]
 
-The model is converted before anything is timed. Timed is the whole command `dualpath up --detach`, from its
-start until it returns, which it does when every process serves. The reference, in turns with it, is one Python
+The model is converted before anything is timed. Timed is the command `dualpath up`, from its start until
+every process serves (looked at ten times a second). The reference, in turns with it, is one Python
 process that loads the same checkpoint with `transformers` and ends: what a user without a cluster would wait for.
 
 Memory is read from /proc/PID/smaps_rollup once the cluster is ready and nothing was asked yet: Rss counts every
