@@ -1,5 +1,6 @@
-"""uvicorn's HTTP/1.1 connection, with bounds on what comes before a body: uvicorn itself takes request lines and
-headers of any length, at any pace. (Bodies are bounded where they are read, `body.py`.)"""
+"""uvicorn's HTTP/1.1 connection, with bounds on what comes before a body, and on clients that do not read: uvicorn
+itself takes request lines and headers of any length, at any pace, and waits for its clients for ever. (Bodies are
+bounded where they are read, `body.py`.)"""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from dualpath.gateway.replies import json_response
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_S = 30.0
 """A connection whose request line and headers are not there after so long is closed."""
+UNREAD_S = 60.0
+"""So is one whose client takes nothing for so long of an answer that waits for it: what the answer held is free then,
+and its request is cancelled. Until then no more than asyncio's high-water mark, 64 KiB, and one event waits here."""
 
 
 class Connection(HttpToolsProtocol):
@@ -23,6 +27,7 @@ class Connection(HttpToolsProtocol):
     _heads = 0
     _head_bytes = 0
     _head_limit: asyncio.TimerHandle | None = None
+    _read_limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -30,7 +35,33 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._free_head()
+        self._free_read()
         super().connection_lost(exc)
+
+    # ── what waits for the client ──────────────────────────────────────────────────────────────────
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit_read()
+
+    def resume_writing(self) -> None:
+        self._free_read()
+        super().resume_writing()
+
+    def _limit_read(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._read_limit = self.loop.call_later(UNREAD_S, self._unread, waiting)
+
+    def _free_read(self) -> None:
+        if self._read_limit is not None:
+            self._read_limit.cancel()
+            self._read_limit = None
+
+    def _unread(self, waited: int) -> None:
+        self._read_limit = None
+        if self.transport.get_write_buffer_size() < waited:
+            self._limit_read()
+        else:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         began_in_head, heads = self._in_head, self._heads

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx
 import pytest
 import pytest_asyncio
-from tests.integration.gateway.cluster import answering
+from tests.integration.gateway.cluster import FakeCluster, answering
 from tests.integration.gateway.conftest import Harness
 from tests.support.wait import until
 
 from dualpath.gateway import connection
+from dualpath.wire import control
+from dualpath.wire.types import Sampled
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -104,6 +108,66 @@ async def test_the_time_for_a_head_does_not_end_an_answer_or_an_idle_connection(
     while time.monotonic() < looked + 4 * connection.HEAD_S:
         assert (await harness.http.get("/v1/models")).status_code == 200
     assert not reader.at_eof()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_clients_that_never_read_hold_little_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, harness: Harness, stream: bool
+) -> None:
+    """Streams, and answers at once, whose requests are over long before."""
+    monkeypatch.setattr(connection, "UNREAD_S", 0.5)
+    tokens = [Sampled(97, -0.5, tuple((97, -0.5) for _ in range(20)))] * 250
+    most = 0
+
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        nonlocal most
+        for held in connections():
+            held.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+            )
+        for index in range(0, 1000, len(tokens)):
+            await cluster.say(submit, index, tokens)
+            await until(partial(acknowledged, submit, index + len(tokens)), what="ack")
+            most = max([most, *(c.transport.get_write_buffer_size() for c in connections())])
+        await cluster.say(submit, 1000, [], "length")
+
+    def acknowledged(submit: control.Submit, count: int) -> bool:
+        return any(
+            ack.next_index >= count for ack in harness.cluster.acks if ack.attempt == submit.attempt
+        )
+
+    def connections() -> list[connection.Connection]:
+        server = harness.gateway._server
+        assert server is not None
+        return [c for c in server.server_state.connections if isinstance(c, connection.Connection)]
+
+    harness.cluster.script = script
+    url = httpx.URL(harness.url)
+    clients = []
+    for _ in range(3):
+        ask = {
+            "model": "synthetic",
+            "messages": [{"role": "user", "content": "a"}],
+            "logprobs": True,
+        }
+        body = json.dumps(ask | {"top_logprobs": 20, "stream": stream}).encode()
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, (url.host, url.port))
+        head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (
+            CHAT.encode(),
+            len(body),
+        )
+        await asyncio.get_running_loop().sock_sendall(client, head + body)
+        clients.append(client)
+    await until(lambda: len(harness.cluster.submits) == 3, what="all are served")
+    await until(lambda: not connections(), what="all are cut off")
+    await until(lambda: not any(p.used for p in harness.gateway.status().pools), what="all is free")
+    # Of a stream, 64 KiB and the event that went over it: 250 tokens have some 400 KB.
+    assert most < 1 << 20 or not stream
+    for client in clients:
+        client.close()
 
 
 MANY = 250_000
