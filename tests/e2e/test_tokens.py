@@ -116,6 +116,38 @@ def test_sixteen_at_once_cold_and_warm(served: Served, many: list[list[int]]) ->
         served.check(prompt, answer, hits=hits)
 
 
+def test_a_prompt_comes_back_with_the_log_probabilities_of_transformers(
+    served: Served, long: list[list[int]], edges: list[tuple[list[int], list[int]]]
+) -> None:
+    """In chunks, and although all of it is stored: what is read has no logits."""
+    prompts = [long[0], edges[3][0]]
+    for prompt in prompts:
+        served.ask(prompt)
+    answer = served.echo(prompts, max_tokens=0)
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert answer["usage"]["completion_tokens"] == 0
+    for prompt, choice in zip(prompts, answer["choices"], strict=True):
+        found, expected = choice["logprobs"], served.reference.logprobs(prompt)
+        assert (choice["finish_reason"], found["token_logprobs"][0]) == ("length", None)
+        assert len(found["tokens"]) == len(prompt)
+        assert found["token_logprobs"][1:] == pytest.approx(
+            [scores[token] for scores, token in zip(expected, prompt[1:], strict=True)], abs=1e-4
+        )
+        for top, scores in zip(found["top_logprobs"][1:], expected, strict=True):
+            assert list(top.values()) == pytest.approx(
+                sorted(scores)[: -len(top) - 1 : -1], abs=1e-4
+            )
+    # Followed by an answer, and none of it twice.
+    (choice,) = served.echo(prompts[:1], max_tokens=3)["choices"]
+    before = answer["choices"][0]
+    assert len(choice["logprobs"]["tokens"]) == len(prompts[0]) + 3
+    assert choice["logprobs"]["token_logprobs"][:-3] == pytest.approx(
+        before["logprobs"]["token_logprobs"], abs=1e-4
+    )
+    assert choice["text"].startswith(before["text"])
+    assert choice["logprobs"]["text_offset"][-3] == len(before["text"])
+
+
 def test_nothing_is_held_in_the_end(served: Served) -> None:
     served.cluster.until_idle()
 

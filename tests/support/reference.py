@@ -29,6 +29,16 @@ def smallest_gap(
     return min(_answer(model_dir, prompt_ids, n)[1][:tokens])
 
 
+def reference_logprobs(model_dir: Path, ids: Sequence[int]) -> list[list[float]]:
+    """What float32 logits say, after each of `ids` but the last, of every token of the vocabulary."""
+    import torch
+
+    with torch.inference_mode():
+        logits = _model(model_dir.resolve())(torch.tensor([list(ids)])).logits[0, :-1]
+    scores: list[list[float]] = logits.log_softmax(-1).tolist()
+    return scores
+
+
 def _answer(model_dir: Path, prompt_ids: Sequence[int], n: int) -> tuple[list[int], list[float]]:
     """`n` tokens, and the gap at each."""
     key = (model_dir.resolve(), tuple(prompt_ids))

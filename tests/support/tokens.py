@@ -12,7 +12,7 @@ from typing import Any
 
 from openai import OpenAI
 from tests.support.cluster import LocalCluster
-from tests.support.reference import reference_greedy, smallest_gap
+from tests.support.reference import reference_greedy, reference_logprobs, smallest_gap
 
 from dualpath.gateway.pieces import AnswerText
 from dualpath.model.text import Tokenizer
@@ -74,6 +74,10 @@ class Reference:
     def greedy(self, ids: Sequence[int], *, eos: bool = False) -> list[int]:
         """The answer to a prompt; with `eos` it may end before `NEW` tokens."""
         return reference_greedy(self.directory, ids, NEW, self._stops(eos))
+
+    def logprobs(self, ids: Sequence[int]) -> list[list[float]]:
+        """Of every token of the vocabulary, after each of `ids` but the last."""
+        return reference_logprobs(self.directory, ids)
 
     def clear(self, ids: Sequence[int], *, eos: bool = False) -> bool:
         """Whether no token of the answer is a near-tie."""
@@ -150,6 +154,19 @@ class Served:
             extra_body={"ignore_eos": not eos, "return_token_ids": True},
         ).model_dump()
         return self._answer(answer, answer["choices"][0]["message"]["content"], answer)
+
+    def echo(self, prompts: Sequence[Sequence[int]], **wishes: Any) -> dict[str, Any]:
+        """The prompts back, with log-probabilities and two alternatives a token."""
+        answer: dict[str, Any] = self._client.completions.create(
+            model=self.cluster.model,
+            prompt=[list(prompt) for prompt in prompts],
+            temperature=0,
+            logprobs=2,
+            echo=True,
+            extra_body={"ignore_eos": True},
+            **wishes,
+        ).model_dump()
+        return answer
 
     def _answer(self, body: dict[str, Any], text: str, prompt_holder: dict[str, Any]) -> Answer:
         choice, explained = body["choices"][0], body["dualpath"]

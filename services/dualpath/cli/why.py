@@ -59,9 +59,9 @@ def why(
 
 
 def _bare(request: str) -> str:
-    """The scheduler's name of a request: ids of answers (`chatcmpl-…`, `resp_…`) end in it."""
-    found = re.search(r"[0-9a-f]{24}(-\d+)?$", request)
-    return found.group() if found else request
+    """What the scheduler knows a request by: ids of answers end in it. Ids of clients are that, too."""
+    found = re.fullmatch(r"(?:chatcmpl-|cmpl-|resp_|.*~)([0-9a-f]{24}(?:-\d+)?)", request)
+    return found[1] if found else request
 
 
 async def _ask(home: Home, request: str, limit: int) -> tuple[list[Decision], float] | None:

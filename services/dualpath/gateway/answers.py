@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualpath.gateway.pieces import Piece
-from dualpath.gateway.tools import ToolCall
+from dualpath.gateway.tool_parser import CallDelta, joined
 from dualpath.model.text import Tokenizer
+from dualpath.wire.types import Sampled
 
 Json = dict[str, Any]
 
@@ -88,7 +89,7 @@ class AnswerFormat(ABC):
 
     def says_something(self, opening: Opening, piece: Piece) -> bool:
         """Whether a chunk of its own is due: not for a character of which only the first bytes are here."""
-        return bool(piece.text or piece.calls) or (
+        return bool(piece.text or piece.calls or piece.prompt) or (
             bool(piece.tokens) and (self.logprobs is not None or opening.prompt_ids is not None)
         )
 
@@ -102,7 +103,7 @@ class AnswerFormat(ABC):
         }
 
     def _details(self, opening: Opening, piece: Piece) -> Json:
-        silent = self.logprobs is None or not piece.tokens
+        silent = self.logprobs is None or not (piece.tokens or piece.prompt)
         details: Json = {"logprobs": None if silent else self._logprobs(piece)}
         if opening.prompt_ids is not None:
             details["token_ids"] = [token.token_id for token in piece.tokens]
@@ -135,7 +136,10 @@ class ChatFormat(AnswerFormat):
         text = piece.text or (None if piece.calls else "")
         message: Json = {"role": "assistant", "content": text, "refusal": None}
         if piece.calls:
-            message["tool_calls"] = [self._call(opening, *call) for call in piece.calls]
+            message["tool_calls"] = [
+                self._named(opening, number, call.name, call.arguments)
+                for number, call in enumerate(joined(piece.calls))
+            ]
         return {"index": opening.index, "message": message}
 
     def _delta(self, opening: Opening, piece: Piece, first: bool) -> Json:
@@ -143,17 +147,20 @@ class ChatFormat(AnswerFormat):
         if piece.text or (first and not piece.calls):
             delta["content"] = piece.text
         if piece.calls:
-            delta["tool_calls"] = [
-                {"index": number} | self._call(opening, number, call)
-                for number, call in piece.calls
-            ]
+            delta["tool_calls"] = [self._part(opening, call) for call in piece.calls]
         return {"index": opening.index, "delta": delta}
 
-    def _call(self, opening: Opening, number: int, call: ToolCall) -> Json:
+    def _part(self, opening: Opening, call: CallDelta) -> Json:
+        if call.name is None:
+            return {"index": call.number, "function": {"arguments": call.arguments}}
+        named = self._named(opening, call.number, call.name, call.arguments)
+        return {"index": call.number} | named
+
+    def _named(self, opening: Opening, number: int, name: str, arguments: str) -> Json:
         return {
             "id": call_id(self.request_id, opening.index, number),
             "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
+            "function": {"name": name, "arguments": arguments},
         }
 
     def _logprobs(self, piece: Piece) -> Json:
@@ -191,19 +198,22 @@ class CompletionFormat(AnswerFormat):
         return choice | _prompt(opening) if first else choice
 
     def _logprobs(self, piece: Piece) -> Json:
-        tokens = piece.tokens
+        """Of the echoed prompt's tokens too; before its first there is nothing that could make it probable."""
+        tokens = (*piece.prompt, *piece.tokens)
+        logprobs: list[float | None] = [_finite(token.logprob) for token in tokens]
+        tops: list[dict[str, float] | None] = [self._top(token) for token in tokens]
+        if piece.prompt:
+            logprobs[0] = tops[0] = None
         return {
             "tokens": [self._name(token.token_id) for token in tokens],
-            "token_logprobs": [_finite(token.logprob) for token in tokens],
-            "top_logprobs": [
-                {
-                    self._name(token_id): _finite(logprob)
-                    for token_id, logprob in t.top[: self.logprobs]
-                }
-                for t in tokens
-            ],
-            "text_offset": list(piece.offsets),
+            "token_logprobs": logprobs,
+            "top_logprobs": tops,
+            "text_offset": [*piece.prompt_offsets, *piece.offsets],
         }
+
+    def _top(self, token: Sampled) -> dict[str, float]:
+        best = token.top[: self.logprobs]
+        return {self._name(token_id): _finite(logprob) for token_id, logprob in best}
 
     def _name(self, token_id: int) -> str:
         data = self.tokenizer.token_bytes(token_id)

@@ -23,6 +23,7 @@ from dualpath.gateway.intake import Accepted, Intake
 from dualpath.gateway.keys import ApiKeys, Tenant
 from dualpath.gateway.openapi import errors, posts, schemas
 from dualpath.gateway.replies import Choice, Outcome, Reply, json_response
+from dualpath.gateway.request_id import RequestId
 from dualpath.gateway.response_reply import ResponseReply
 from dualpath.gateway.responses import ResponsesBody
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -246,14 +247,16 @@ def _describe(app: FastAPI) -> None:
 def _explain_errors(app: FastAPI, watch: Watch) -> None:
     """Every error leaves in OpenAI's shape."""
 
-    def respond(error: ApiError, **headers: str) -> Response:
-        watch.refused(error)
+    def respond(request: Request, error: ApiError, **headers: str) -> Response:
+        watch.refused(error, RequestId.of(request.scope).shown)
         return json_response(error.body(), error.status, error.headers() | headers)
 
     @app.exception_handler(ApiError)
-    async def api_error(_: Request, error: ApiError) -> Response:
+    async def api_error(request: Request, error: ApiError) -> Response:
         # The rest of a body that was not read to its end must not be taken for the next request.
-        return respond(error, **({"Connection": "close"} if error.status in (408, 413) else {}))
+        return respond(
+            request, error, **({"Connection": "close"} if error.status in (408, 413) else {})
+        )
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -262,6 +265,7 @@ def _explain_errors(app: FastAPI, watch: Watch) -> None:
         sentence = sentences.get(error.status_code, str(error.detail))
         codes = {404: "not_found", 405: "method_not_allowed"}
         return respond(
+            request,
             ApiError(error.status_code, sentence, code=codes.get(error.status_code)),
             **(error.headers or {}),
         )
@@ -272,5 +276,6 @@ def _explain_errors(app: FastAPI, watch: Watch) -> None:
 
     @app.exception_handler(Exception)
     async def internal_error(request: Request, error: Exception) -> Response:
-        log.error("request failed", path=request.url.path, exc_info=error)
-        return respond(internal())
+        request_id = RequestId.of(request.scope).shown
+        log.error("request failed", request_id=request_id, path=request.url.path, exc_info=error)
+        return respond(request, internal(request_id))

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from dualpath.gateway.errors import ApiError, invalid
+from dualpath.gateway.request_id import RequestId
 
 TIMEOUT = "X-Request-Timeout"
 """A client's deadline for its request, in seconds."""
@@ -26,10 +27,11 @@ when the connection closes would see a reset and not the answer."""
 
 @dataclass(frozen=True)
 class Posted:
-    """A body's JSON object, and how long it was."""
+    """A body's JSON object, how long it was, and whose it is."""
 
     fields: dict[str, Any]
     nbytes: int
+    request_id: RequestId
 
 
 async def read_object(request: Request, max_bytes: int) -> Posted:
@@ -42,7 +44,7 @@ async def read_object(request: Request, max_bytes: int) -> Posted:
         raise ApiError(
             408, f"the request body did not arrive within {READ_S:g} s", code="body_timeout"
         ) from None
-    return Posted(parse_object(body), len(body))
+    return Posted(parse_object(body), len(body), RequestId.of(request.scope))
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -55,9 +55,11 @@ class ApiError(Exception):
         return {"Retry-After": str(self.retry_after_s)} if self.retry else {}
 
 
-def internal() -> ApiError:
+def internal(request_id: str) -> ApiError:
     """A fault of the gateway's own, which its log describes."""
-    return ApiError(500, "the gateway failed; its log says more", code="internal")
+    return ApiError(
+        500, f"the gateway failed; its log says more of request {request_id}", code="internal"
+    )
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

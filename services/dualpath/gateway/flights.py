@@ -20,6 +20,7 @@ from dualpath.wire.control import (
     AttemptOver,
     CancelRequest,
     Ok,
+    PromptScored,
     Refused,
     TokenAck,
     TokenAcks,
@@ -177,7 +178,9 @@ class Flights:
         if rest_s:
             await asyncio.sleep(rest_s)
         started_s = time.monotonic()
-        hits = await self._prefix.hit_blocks(request.keys.keys, request.sequence_tokens)
+        hits = 0
+        if not request.scoring:
+            hits = await self._prefix.hit_blocks(request.keys.keys, request.sequence_tokens)
         flight.timings_s.setdefault("match", time.monotonic() - started_s)
         give_up_s = time.monotonic() + (SUBMIT_S if first else RESUBMIT_S)
         pause_s = _FIRST_PAUSE_S
@@ -272,6 +275,11 @@ class Flights:
                 if flight is None:
                     return Refused(f"{message.attempt} is not at this gateway")
                 return flight.request.page(message)
+            case PromptScored():
+                flight = self._flights.get(message.attempt.request_id)
+                if flight is None:
+                    return Refused(f"{message.attempt} is not at this gateway")
+                return flight.request.take_scores(message)
             case AttemptOver():
                 self._end_attempt(message)
                 return Ok()

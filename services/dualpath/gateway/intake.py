@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,11 @@ from dualpath.gateway.answers import (
 )
 from dualpath.gateway.body import Posted
 from dualpath.gateway.called import Said
+from dualpath.gateway.echo import echoed
 from dualpath.gateway.errors import ApiError
 from dualpath.gateway.flights import Flight
 from dualpath.gateway.keys import Tenant
-from dualpath.gateway.pieces import AnswerText, Reading
+from dualpath.gateway.pieces import AnswerText, Piece, Reading
 from dualpath.gateway.prompts import Prompt, Prompts
 from dualpath.gateway.replies import Choice
 from dualpath.gateway.request import Request
@@ -48,7 +48,7 @@ from dualpath.gateway.schema import (
     parse_plain,
 )
 from dualpath.gateway.stored import StoredResponses
-from dualpath.gateway.tools import ToolParser
+from dualpath.gateway.tool_parser import ToolParser
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import Settings
 
@@ -112,7 +112,7 @@ class Intake:
             self.check_model(body.model)
             return _Prepared(body, self._prompts.of_chat(body, tenant), ChatFormat)
 
-        return await self._accept(read, posted.nbytes, tenant, arrived_s)
+        return await self._accept(read, posted, tenant, arrived_s)
 
     async def accept_completion(self, posted: Posted, tenant: Tenant, arrived_s: float) -> Accepted:
         def read() -> _Prepared:
@@ -120,7 +120,7 @@ class Intake:
             self.check_model(body.model)
             return _Prepared(body, self._prompts.of_completion(body, tenant), CompletionFormat)
 
-        return await self._accept(read, posted.nbytes, tenant, arrived_s)
+        return await self._accept(read, posted, tenant, arrived_s)
 
     async def accept_response(
         self, posted: Posted, tenant: Tenant, arrived_s: float
@@ -137,7 +137,7 @@ class Intake:
             return _Prepared(chat, self._prompts.of_chat(chat, tenant), ChatFormat)
 
         try:
-            accepted = await self._accept(read, posted.nbytes, tenant, arrived_s)
+            accepted = await self._accept(read, posted, tenant, arrived_s)
         except ApiError as error:
             raise renamed(error) from error
         assert isinstance(accepted.form, ChatFormat)
@@ -188,25 +188,28 @@ class Intake:
 
     # ── what is served ─────────────────────────────────────────────────────────────────────────────
     async def _accept(
-        self, read: Callable[[], _Prepared], nbytes: int, tenant: Tenant, arrived_s: float
+        self, read: Callable[[], _Prepared], posted: Posted, tenant: Tenant, arrived_s: float
     ) -> Accepted:
         started_s = time.monotonic()
-        got = await self._off_loop(read, nbytes)
+        got = await self._off_loop(read, posted.nbytes)
         tokenize_s = time.monotonic() - started_s
-        body, request_id = got.body, secrets.token_hex(12)
+        body, request_id = got.body, posted.request_id
         each = body.n or 1
         choices = []
         for number in range(len(got.prompts) * each):
             prompt, index = divmod(number, each)
-            name = f"{request_id}-{number}" if number else request_id
+            name = f"{request_id.name}-{number}" if number else request_id.name
             flight = self._flight(body, got.prompts[prompt], index, name, arrived_s)
             flight.request.tenant = tenant.name
             if (own := self._settings.key_limits.get(tenant.name)) is not None:
                 flight.request.weight = own.weight
             flight.timings_s["tokenize"] = tokenize_s
-            choices.append(self._choice(body, got.prompts[prompt], number, flight, index > 0))
+            remember = partial(self._remember, got.prompts[prompt], request_id.made)
+            choices.append(
+                self._choice(body, got.prompts[prompt], number, flight, index > 0, remember)
+            )
         form = got.form(
-            request_id=request_id,
+            request_id=request_id.made,
             model=self.model,
             created=int(time.time()),
             tokenizer=self._prompts.tokenizer,
@@ -245,6 +248,7 @@ class Intake:
         number: int,
         flight: Flight,
         again: bool,
+        remember: Callable[[Choice], None],
     ) -> Choice:
         """Choice `number` of the request; `again`: another answer to the same prompt."""
         if not again:
@@ -256,22 +260,26 @@ class Intake:
                 self._prompts.tokenizer, flight.request.sampling, self._reading(body, prompt)
             ),
             again,
-            partial(self._remember, prompt),
+            remember,
+            self._echoed(flight.request) if prompt.sampling.prompt_logprobs else None,
         )
+
+    def _echoed(self, request: Request) -> Callable[[], Piece]:
+        return lambda: echoed(request.prompt, request.scores, self._prompts.tokenizer)
 
     def _reading(self, body: ChatBody | CompletionBody, prompt: Prompt) -> Reading:
         stops, form = body.stop or (), self._prompts.tools
         if isinstance(body, CompletionBody) or form is None or not body.offered:
-            return Reading(stops, text_before=len(prompt.echo))
+            nothing = isinstance(body, CompletionBody) and body.only_echo
+            return Reading(stops, text_before=len(prompt.echo), nothing=nothing)
         one = body.parallel_tool_calls is False
-        return Reading(stops, parser=ToolParser(form), marks=form.marks, one_call=one)
+        return Reading(stops, parser=ToolParser(form, one=one), marks=form.marks)
 
-    def _remember(self, prompt: Prompt, choice: Choice) -> None:
+    def _remember(self, prompt: Prompt, name: str, choice: Choice) -> None:
         """So that the client can send the answer back."""
         request, text = choice.flight.request, choice.text
         count, spoken = text.spoken()
         ids = [token.token_id for token in request.generated[:count]]
-        name = request.request_id.partition("-")[0]
         first_call = call_id(name, choice.opening.index, 0)
         self._prompts.remember(prompt, spoken, ids)
         if text.calls:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from dualpath.gateway.stops import StopStrings
-from dualpath.gateway.tools import ToolCall, ToolParser
+from dualpath.gateway.tool_parser import CallDelta, Item, ToolParser, joined
+from dualpath.gateway.tools import ToolCall
 from dualpath.model.text import Tokenizer
 from dualpath.model.text_stream import Detokenizer
 from dualpath.wire.types import Sampled, Sampling
@@ -15,15 +16,27 @@ from dualpath.wire.types import Sampled, Sampling
 
 @dataclass(frozen=True)
 class Piece:
-    """What some tokens add to an answer; `offsets` says where in it each token's text begins, in characters.
-    `calls` have their numbers within the answer."""
+    """What some tokens add to an answer; `offsets` says where in it each token's text begins, in characters."""
 
     text: str = ""
     tokens: tuple[Sampled, ...] = ()
     offsets: tuple[int, ...] = ()
-    calls: tuple[tuple[int, ToolCall], ...] = ()
-    items: tuple[str | ToolCall, ...] = ()
-    """Text and calls in the order in which they were said."""
+    items: tuple[Item, ...] = ()
+    """Text and parts of calls in the order in which they were said."""
+    prompt: tuple[Sampled, ...] = ()
+    """The prompt's tokens, where they are given back with their log-probabilities; the first has none."""
+    prompt_offsets: tuple[int, ...] = ()
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [item for item in self.items if isinstance(item, CallDelta)]
+
+    def apart(self) -> Iterator[Piece]:
+        """The same in pieces with one part of a call each at most, all else with the first."""
+        first, others = self.calls[:1], self.calls[1:]
+        yield replace(self, items=(self.text, *first)) if others else self
+        for delta in others:
+            yield Piece(items=(delta,))
 
     @classmethod
     def joined(cls, pieces: Sequence[Piece]) -> Piece:
@@ -32,22 +45,24 @@ class Piece:
             "".join(piece.text for piece in pieces),
             tuple(token for piece in pieces for token in piece.tokens),
             tuple(offset for piece in pieces for offset in piece.offsets),
-            tuple(call for piece in pieces for call in piece.calls),
             tuple(item for piece in pieces for item in piece.items),
+            tuple(token for piece in pieces for token in piece.prompt),
+            tuple(offset for piece in pieces for offset in piece.prompt_offsets),
         )
 
 
 @dataclass(frozen=True)
 class Reading:
     """How an answer is to be read. `stops` are stop strings; `text_before` is the length of what stands before it in
-    the same text, such as an echoed prompt. With `parser` it may hold calls, one only if `one_call`."""
+    the same text, such as an echoed prompt. With `parser` it may hold calls."""
 
     stops: Sequence[str] = ()
     text_before: int = 0
     parser: ToolParser | None = None
     marks: Sequence[str] = ()
     """Special tokens with which calls are written."""
-    one_call: bool = False
+    nothing: bool = False
+    """The client wants no answer, only its prompt: what is generated all the same is dropped."""
 
 
 class AnswerText:
@@ -68,20 +83,27 @@ class AnswerText:
         """Of each token, where its text ends, in characters; −1 where that is within a character."""
         self.tokens = 0
         """So many tokens belong to the answer."""
-        self.calls: list[ToolCall] = []
+        self._deltas: list[CallDelta] = []
         self.shown = ""
         """All text that the client got, without calls."""
 
     @property
     def stopped(self) -> bool:
         """Nothing more is wanted: the answer ends with token number `tokens`, and others are ignored."""
-        return self._stops.stopped or (self._reading.one_call and bool(self.calls))
+        parser = self._reading.parser
+        return self._stops.stopped or (parser is not None and parser.over)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """As far as they have come."""
+        return joined(self._deltas)
 
     def add(self, tokens: Sequence[Sampled], *, last: bool) -> Piece:
         """The piece that `tokens` are; with `last` nothing is held back any more."""
-        items: list[str | ToolCall] = []
+        if self._reading.nothing:
+            return Piece()
+        items: list[Item] = []
         offsets: list[int] = []
-        before = len(self.calls)
         for token in tokens:
             if self.stopped:
                 break
@@ -94,11 +116,16 @@ class AnswerText:
                 items += self._read(self._stops.finish())
         if last or self.stopped:
             items += self._finish()
-        calls = tuple(enumerate(self.calls))[before:]
         shown = "".join(item for item in items if isinstance(item, str))
         if self._reading.parser is not None:
             self.shown += shown
-        return Piece(shown, tuple(tokens[: len(offsets)]), tuple(offsets), calls, tuple(items))
+        return Piece(shown, tuple(tokens[: len(offsets)]), tuple(offsets), tuple(items))
+
+    def reason(self, finish: str) -> str:
+        """Why the answer ended, where its request ended for `finish`."""
+        if self._reading.nothing:
+            return "length"
+        return "tool_calls" if finish == "stop" and self._deltas else finish
 
     def spoken(self) -> tuple[int, str]:
         """How many tokens the client has seen as text, and that text: what it would send back. A token that is
@@ -121,7 +148,7 @@ class AnswerText:
         self._length += len(text)
         return self._stops.push(text, armed=self.tokens > self._min_tokens)
 
-    def _read(self, text: str) -> list[str | ToolCall]:
+    def _read(self, text: str) -> list[Item]:
         """What is certain after text that is."""
         self._raw.append(text)
         parser = self._reading.parser
@@ -129,10 +156,10 @@ class AnswerText:
             return [text] if text else []
         return self._noted(parser.push(text))
 
-    def _finish(self) -> list[str | ToolCall]:
+    def _finish(self) -> list[Item]:
         parser = self._reading.parser
         return [] if parser is None else self._noted(parser.finish())
 
-    def _noted(self, items: list[str | ToolCall]) -> list[str | ToolCall]:
-        self.calls += (item for item in items if isinstance(item, ToolCall))
+    def _noted(self, items: list[Item]) -> list[Item]:
+        self._deltas += (item for item in items if isinstance(item, CallDelta))
         return items

@@ -46,6 +46,8 @@ class Choice:
     """Its prompt is that of the choice before."""
     on_answer: Callable[[Choice], None] | None = None
     """Told that the answer is whole."""
+    echoed: Callable[[], Piece] | None = None
+    """The prompt as the client wants it back, with log-probabilities; known from the first token on."""
 
 
 class Reply(Response):
@@ -84,10 +86,11 @@ class Reply(Response):
             told = error
             await self._end_with(error, send)
         except Exception as error:
-            told = internal()
+            name = self._choices[0].flight.request.request_id
+            told = internal(name)
             if not self._started:
                 raise
-            log.exception("request failed in its stream", request_id=self._form.request_id)
+            log.exception("request failed in its stream", request_id=name)
             await self._end_with(told, send, error)
         finally:
             self._on_end(outcome, told)
@@ -140,9 +143,11 @@ class Reply(Response):
 
         async def tell(piece: Piece) -> None:
             nonlocal first
-            if self._form.says_something(opening, piece):
-                await self._send_event(send, self._form.chunk(opening, piece, None, first=first))
-                first = False
+            for part in piece.apart():
+                if self._form.says_something(opening, part):
+                    chunk = self._form.chunk(opening, part, None, first=first)
+                    await self._send_event(send, chunk)
+                    first = False
 
         finish = await self._serve(choice, tell)
         closing = self._form.chunk(opening, Piece(), finish, first=first)
@@ -167,11 +172,14 @@ class Reply(Response):
         self, choice: Choice, tell: Callable[[Piece], Coroutine[Any, Any, None]]
     ) -> str:
         """Hold the choice's request from its start to its end, and hand on its pieces; why it ended."""
-        flight, text = choice.flight, choice.text
+        flight, text, echoed = choice.flight, choice.text, choice.echoed
         async with self._flights.open(flight):
             while True:
                 tokens = await self._more(flight)
                 finish = flight.request.finish
+                if echoed is not None:
+                    await tell(echoed())
+                    echoed = None
                 piece = text.add(tokens, last=finish is not None)
                 await tell(piece)
                 if text.stopped:
@@ -180,7 +188,7 @@ class Reply(Response):
                 if finish is not None:
                     if choice.on_answer is not None:
                         choice.on_answer(choice)
-                    return "tool_calls" if finish == "stop" and text.calls else finish
+                    return text.reason(finish)
 
     async def _more(self, flight: Flight) -> list[Sampled]:
         tokens = await self._flights.more(flight)
@@ -198,11 +206,10 @@ class Reply(Response):
     # ── figures ────────────────────────────────────────────────────────────────────────────────────
     def _usage(self) -> Usage:
         """A prompt counts once, however many answers it has, and so do those of its tokens that were read."""
-        requests = [choice.flight.request for choice in self._choices]
         first = [choice.flight.request for choice in self._choices if not choice.again]
         return Usage(
             sum(len(request.prompt) for request in first),
-            sum(len(request.generated) for request in requests),
+            sum(choice.text.tokens for choice in self._choices),
             sum(request.cached_tokens for request in first),
         )
 

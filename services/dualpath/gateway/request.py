@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dualpath.blocks import BlockKeys, pack_keys
 from dualpath.blocks.keys import pack_tokens
 from dualpath.wire.control import (
     AttemptOver,
+    Ok,
+    PromptScored,
     Refused,
     Submit,
     TokenAck,
@@ -19,7 +23,7 @@ from dualpath.wire.control import (
     TokenPage,
     TokenRequest,
 )
-from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled, Sampling
+from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled, Sampling, TokenScores
 
 PAGE_TOKENS = 64 * 1024
 """Ids per page: 256 KiB on the wire."""
@@ -53,6 +57,8 @@ class Request:
     failures: int = 0
     stopped: bool = False
     """The client has all that it wants (`stop_after`), and the cluster has not been heard to know."""
+    scores: list[TokenScores] = field(default_factory=list)
+    """Of the prompt's tokens but the first, end to end; all are here before the first token is."""
     _resting: bool = False
     _base: int = 0
     """How many generated tokens the present attempt's prompt holds."""
@@ -86,11 +92,21 @@ class Request:
         """Go on to the next attempt: prompt, and everything generated so far."""
         self.keys.extend(token.token_id for token in self.generated[self._base :])
         self._base = self._received = len(self.generated)
+        if not self.generated:
+            self.scores.clear()
         self.number += 1
         self.submit_due = self._resting = False
 
+    @property
+    def scoring(self) -> bool:
+        """Whether the present attempt gives log-probabilities of the prompt. With the first token all are there."""
+        return self.sampling.prompt_logprobs and not self._base
+
     def submission(self, gateway_id: str, hit_blocks: int, deadline_s: float) -> Submit:
         """The present attempt as the scheduler is told of it."""
+        sampling = self.sampling
+        if sampling.prompt_logprobs and not self.scoring:
+            sampling = msgspec.structs.replace(sampling, prompt_logprobs=False)
         return Submit(
             attempt=self.attempt,
             gateway_id=gateway_id,
@@ -99,7 +115,7 @@ class Request:
             root=self.keys.root,
             keys=pack_keys(self.keys.keys),
             hit_blocks_estimate=hit_blocks,
-            sampling=self.sampling,
+            sampling=sampling,
             deadline_s=deadline_s,
             priority=self.priority,
             tenant=self.tenant,
@@ -161,6 +177,19 @@ class Request:
         if stop > skip:
             ids += [t.token_id for t in self.generated[max(start - skip, 0) : stop - skip]]
         return TokenPage(start, pack_tokens(ids))
+
+    def take_scores(self, message: PromptScored) -> Ok | Refused:
+        """Repeated messages are taken once."""
+        if message.attempt != self.attempt or self.over:
+            return Refused(f"{message.attempt} is over; the present one is {self.attempt}")
+        here = 1 + sum(map(len, self.scores))
+        if message.start > here or message.start + len(message.scores) > len(self.prompt):
+            return Refused(
+                f"no log-probabilities from {message.start} on, with {here} here", "malformed"
+            )
+        if message.start == here:
+            self.scores.append(message.scores)
+        return Ok()
 
     def receive(self, event: TokenEvent) -> TokenAck:
         """Take what is new of an event. What came before is dropped; after a gap nothing is taken."""

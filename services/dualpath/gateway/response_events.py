@@ -6,7 +6,7 @@ from typing import Any
 
 from dualpath.gateway.answers import ChatFormat, Usage, call_id
 from dualpath.gateway.pieces import Piece
-from dualpath.gateway.tools import ToolCall
+from dualpath.gateway.tool_parser import CallDelta
 
 Json = dict[str, Any]
 
@@ -22,7 +22,8 @@ class ResponseWriter:
         self._text: list[str] | None = None
         """Of the message that is open."""
         self._logprobs: list[Json] = []
-        self._calls = 0
+        self._arguments: list[str] | None = None
+        """Of the call that is open."""
 
     def begin(self) -> list[Json]:
         return [
@@ -38,7 +39,7 @@ class ResponseWriter:
                 events += self._say(item, logprobs)
                 logprobs = []
             else:
-                events += [*self._close_message("completed"), *self._call(item)]
+                events += self._call(item)
         return events
 
     def _say(self, text: str, logprobs: list[Json]) -> list[Json]:
@@ -55,9 +56,10 @@ class ResponseWriter:
         events: list[Json] = []
         if self._text is None and not self.response["output"]:
             events += self._open_message()
-        events += self._close_message("completed" if whole else "incomplete")
+        status = "completed" if whole else "incomplete"
+        events += [*self._close_message(status), *self._close_call(status)]
         self.response |= {
-            "status": "completed" if whole else "incomplete",
+            "status": status,
             "incomplete_details": None if whole else {"reason": "max_output_tokens"},
             "usage": {
                 "input_tokens": usage.prompt_tokens,
@@ -106,29 +108,47 @@ class ResponseWriter:
             "content": content,
         }
 
-    def _call(self, call: ToolCall) -> list[Json]:
-        number, self._calls = self._calls, self._calls + 1
+    def _call(self, delta: CallDelta) -> list[Json]:
+        events: list[Json] = []
+        if delta.name is not None:
+            events += [
+                *self._close_message("completed"),
+                *self._open_call(delta.number, delta.name),
+            ]
+        if delta.arguments:
+            assert self._arguments is not None
+            self._arguments.append(delta.arguments)
+            events.append(self._arguments_event("delta", delta=delta.arguments))
+        return events + (self._close_call("completed") if delta.last else [])
+
+    def _open_call(self, number: int, name: str) -> list[Json]:
+        self._arguments = []
         item = {
             "type": "function_call",
             "id": f"fc_{self._form.request_id}_{number}",
             "call_id": call_id(self._form.request_id, 0, number),
-            "name": call.name,
+            "name": name,
             "arguments": "",
             "status": "in_progress",
         }
         self.response["output"].append(item)
-        events = [self._item("added")]
-        for event, field in (("delta", "delta"), ("done", "arguments")):
-            events.append(
-                self._event(
-                    f"response.function_call_arguments.{event}",
-                    item_id=item["id"],
-                    output_index=self._index,
-                    **{field: call.arguments},
-                )
-            )
-        self.response["output"][-1] = item | {"arguments": call.arguments, "status": "completed"}
-        return [*events, self._item("done")]
+        return [self._item("added")]
+
+    def _close_call(self, status: str) -> list[Json]:
+        if self._arguments is None:
+            return []
+        arguments, self._arguments = "".join(self._arguments), None
+        item = self.response["output"][-1]
+        self.response["output"][-1] = item | {"arguments": arguments, "status": status}
+        return [self._arguments_event("done", arguments=arguments), self._item("done")]
+
+    def _arguments_event(self, what: str, **fields: Any) -> Json:
+        return self._event(
+            f"response.function_call_arguments.{what}",
+            item_id=self.response["output"][-1]["id"],
+            output_index=self._index,
+            **fields,
+        )
 
     # ── events ─────────────────────────────────────────────────────────────────────────────────────
     @property

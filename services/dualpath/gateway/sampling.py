@@ -93,6 +93,9 @@ def choose_sampling(
         repetition_penalty=float(body.repetition_penalty or 1),
         logit_bias=tuple(biases.items()),
         grammar=grammar_of(body, tools),
+        prompt_logprobs=isinstance(body, CompletionBody)
+        and bool(body.echo)
+        and body.logprobs is not None,
     )
 
 

@@ -187,8 +187,18 @@ def _is_prompt(value: Any) -> bool:
 class CompletionBody(_Generation):
     prompt: Annotated[Any, AfterValidator(_prompts)]
     """A list of prompts, once checked."""
+    max_tokens: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None
     logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     echo: Flag = None
+
+    @property
+    def only_echo(self) -> bool:
+        """The client wants its prompt and no answer. One token is generated all the same, and dropped."""
+        return self.max_tokens == 0
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        return 1 if self.only_echo else self.max_tokens
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -251,11 +261,9 @@ def parse_body(kind: type[B], fields: dict[str, Any]) -> B:
         raise invalid(f"at most {MAX_CHOICES} answers can be given to one request", "n")
     if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
-    if isinstance(body, CompletionBody) and body.echo and body.logprobs is not None:
+    if isinstance(body, CompletionBody) and body.only_echo and not body.echo:
         raise invalid(
-            "log-probabilities of a prompt are not supported: leave out echo, or logprobs",
-            "echo",
-            "unsupported_parameter",
+            "max_tokens: 0 asks for nothing, unless with echo", "max_tokens", "invalid_value"
         )
     return body
 

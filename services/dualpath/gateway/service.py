@@ -19,6 +19,7 @@ from dualpath.gateway.flights import Flights
 from dualpath.gateway.intake import Intake
 from dualpath.gateway.prefix import PrefixEstimate, StoreConnection
 from dualpath.gateway.registration import Registration
+from dualpath.gateway.request_id import RequestIds
 from dualpath.gateway.watch import Watch
 from dualpath.model.spec import ModelSpec
 from dualpath.settings import KeyLimits, Settings
@@ -166,7 +167,7 @@ class GatewayService:
             self._settings, self._intake, self._flights, self, self._watch, self._admission
         )
         config = uvicorn.Config(
-            app,
+            RequestIds(app),
             ssl_certfile=self._settings.http_certificate,
             ssl_keyfile=self._settings.http_key,
             # OpenSSL would ask the terminal for that of an encrypted key.

@@ -1,4 +1,4 @@
-"""Calls of functions in what a model says: how each family writes them, and how they are read from a stream. Pure."""
+"""Calls of functions in what a model says: how each family writes them. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from dualpath.gateway.stops import overlap
 
 
 @dataclass(frozen=True)
@@ -27,81 +25,22 @@ Read = Callable[[str], list[ToolCall] | None]
 class ToolFormat:
     """A call is written between `opening` and `closing`; without `closing`, up to the answer's end. `bare`: an answer
     that begins with a brace is a call, too. `sign` is by what a chat template tells its format; `marks` are all texts
-    that may be special tokens, which have no text of their own else. `key` is where a JSON call has its arguments."""
+    that may be special tokens, which have no text of their own else. `key` is where a JSON call has its arguments.
+
+    `first` and `another` match the text from the mark, or from the arguments of the call before, to the brace with
+    which a call's arguments begin (group `name`); `rest` what may stand behind the last one's. They never look back:
+    blanks without end cost no more than once."""
 
     sign: str
     opening: str
     closing: str
     read: Read
+    first: re.Pattern[str]
+    another: re.Pattern[str]
+    rest: re.Pattern[str]
     marks: tuple[str, ...] = ()
     bare: bool = False
     key: str = ""
-
-
-class ToolParser:
-    """Feed text in any portions; `push` and `finish` return what is certain: text to be shown, and calls. Blanks
-    around calls are nobody's. What looks like a call and is none is text."""
-
-    def __init__(self, form: ToolFormat) -> None:
-        self._form = form
-        self._held = ""
-        self._mark: str | None = None
-        """With what the call that is being read was opened."""
-        self._begun = self._called = False
-
-    def push(self, text: str) -> list[str | ToolCall]:
-        items: list[str | ToolCall] = []
-        self._held += text
-        while self._step(items):
-            pass
-        return [item for item in items if item]
-
-    def finish(self) -> list[str | ToolCall]:
-        """The answer has ended."""
-        held, self._held = self._held, ""
-        if self._mark is not None:
-            return self._call(held, "")
-        return [] if self._called and not held.strip() else [held] if held else []
-
-    def _step(self, items: list[str | ToolCall]) -> bool:
-        """Take what is certain of what is held; False where nothing is any more."""
-        if self._mark is not None:
-            return self._read_call(items)
-        if self._called:
-            self._held = self._held.lstrip()
-        if not self._begun and self._form.bare and self._held.lstrip().startswith("{"):
-            self._begun, self._mark = True, ""
-            return True
-        opening, text = self._form.opening, self._held
-        at = text.find(opening)
-        found = at >= 0
-        cut = at if found else len(text) - overlap(text, opening)
-        shown = text[:cut].rstrip()
-        self._begun = self._begun or bool(shown)
-        if shown:
-            self._called = False
-        items.append(shown)
-        self._held = text[cut + len(opening) :] if found else text[len(shown) :]
-        if found:
-            self._begun, self._mark = True, opening
-        return found
-
-    def _read_call(self, items: list[str | ToolCall]) -> bool:
-        closing = self._form.closing
-        end = self._held.find(closing) if closing and self._mark else -1
-        if end < 0:
-            return False
-        body, self._held = self._held[:end], self._held[end + len(closing) :]
-        items += self._call(body, closing)
-        return True
-
-    def _call(self, body: str, closing: str) -> list[str | ToolCall]:
-        mark, self._mark = self._mark or "", None
-        calls = self._form.read(body)
-        if calls is None:
-            return [f"{mark}{body}{closing}"]
-        self._called = True
-        return list(calls)
 
 
 # ── what families write ────────────────────────────────────────────────────────────────────────────
@@ -127,6 +66,22 @@ def _call_of(found: Any, key: str) -> ToolCall | None:
     return None
 
 
+_END = r'(?:\s*+,\s*+"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[\w.+-]++))*+\s*+\}'
+"""Of a JSON call, behind its arguments: some models add an `id`."""
+
+
+def _json_patterns(key: str) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    call = rf'\{{\s*+"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+,\s*+"{key}"\s*+:\s*+(?=\{{)'
+    first, another = rf"\s*+\[?+\s*+{call}", rf"{_END}\s*+[,;]?+\s*+{call}"
+    return re.compile(first), re.compile(another), re.compile(rf"(?:{_END})?+\s*+\]?+\s*+")
+
+
+def _deepseek_patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    call = r"\s*+<｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>[^\n]++)\n```json\n\s*+(?=\{)"
+    end = r"\s*+```(?:\s*+<｜tool▁call▁end｜>)?+"
+    return re.compile(call), re.compile(end + call), re.compile(rf"(?:{end})?+\s*+")
+
+
 _DEEPSEEK_CALL = re.compile(
     r"\s*<｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n(?P<arguments>.*?)\n```"
     r"(?:<｜tool▁call▁end｜>|$)",
@@ -147,6 +102,7 @@ DEEPSEEK = ToolFormat(
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁calls▁end｜>",
     _deepseek_calls,
+    *_deepseek_patterns(),
     (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
@@ -161,12 +117,18 @@ HERMES = ToolFormat(
     "<tool_call>",
     "</tool_call>",
     _json_calls("arguments"),
+    *_json_patterns("arguments"),
     ("<tool_call>", "</tool_call>"),
     key="arguments",
 )
 """Qwen2, Qwen3, Qwen3-MoE, and models that were taught the Hermes format."""
 MISTRAL = ToolFormat(
-    "[TOOL_CALLS]", "[TOOL_CALLS]", "", _json_calls("arguments"), ("[TOOL_CALLS]",)
+    "[TOOL_CALLS]",
+    "[TOOL_CALLS]",
+    "",
+    _json_calls("arguments"),
+    *_json_patterns("arguments"),
+    ("[TOOL_CALLS]",),
 )
 """Mixtral."""
 LLAMA = ToolFormat(
@@ -174,6 +136,7 @@ LLAMA = ToolFormat(
     "<|python_tag|>",
     "",
     _json_calls("parameters"),
+    *_json_patterns("parameters"),
     ("<|python_tag|>",),
     bare=True,
     key="parameters",

@@ -23,12 +23,13 @@ class Watch:
         self.metrics = metrics
         self.counters: Counter[str] = Counter()
 
-    def refused(self, error: ApiError) -> None:
+    def refused(self, error: ApiError, request_id: str) -> None:
         """A request was answered with an error before it had an answer."""
         self.counters[f"http_{error.status}"] += 1
         if not error.logged:
             log.info(
                 "request refused",
+                request_id=request_id,
                 status=error.status,
                 code=error.code,
                 param=error.param,

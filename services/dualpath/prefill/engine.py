@@ -18,7 +18,7 @@ from dualpath.prefill.trace import ForwardTrace
 from dualpath.tasks import finish
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import TransportError
-from dualpath.wire.types import Sampled
+from dualpath.wire.types import Sampled, TokenScores
 
 log = get_logger(__name__)
 
@@ -31,10 +31,13 @@ class _Job:
     """A request at the engine. `done` ends with its first token; `let_go` is set once the engine and its
     transfers touch nothing of the request any more."""
 
-    def __init__(self, arrival: int, request: PrefillRequest, on_first: FirstToken) -> None:
+    def __init__(
+        self, arrival: int, request: PrefillRequest, on_first: FirstToken, on_scores: OnScores
+    ) -> None:
         self.arrival = arrival
         self.request = request
         self.on_first = on_first
+        self.on_scores = on_scores
         self.done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self.let_go = asyncio.Event()
         self.row: ForwardRow | None = None
@@ -53,6 +56,13 @@ class _Job:
 
 FirstToken = Callable[[Sampled], Coroutine[Any, Any, None]]
 """Called as soon as the first token is sampled, before the last KV has left."""
+
+OnScores = Callable[[int, TokenScores], Coroutine[Any, Any, None]]
+"""Called with the log-probabilities of prompt tokens from that number on, in order, all before the first token."""
+
+
+async def _no_scores(start: int, scores: TokenScores) -> None:
+    raise PrefillFailed("log-probabilities of the prompt came, which nobody asked for")
 
 
 class PrefillEngine:
@@ -82,13 +92,15 @@ class PrefillEngine:
         self.forwards = 0
         self.forward_tokens = 0
 
-    async def prefill(self, request: PrefillRequest, on_first: FirstToken) -> Sampled:
+    async def prefill(
+        self, request: PrefillRequest, on_first: FirstToken, on_scores: OnScores = _no_scores
+    ) -> Sampled:
         """Compute the request's missing KV, all of it delivered to the DE when this returns.
 
-        Raises PrefillFailed, and what `on_first` raises. When this returns, raises or has been cancelled, the
-        engine no longer touches the request.
+        Raises PrefillFailed, and what `on_first` and `on_scores` raise. When this returns, raises or has been
+        cancelled, the engine no longer touches the request.
         """
-        job = _Job(next(self._arrivals), request, on_first)
+        job = _Job(next(self._arrivals), request, on_first, on_scores)
         self._waiting.append(job)
         self._wake.set()
         try:
@@ -177,8 +189,8 @@ class PrefillEngine:
     ) -> None:
         """Publish the first token, let the row's transfers end, then go on with the next chunk or finish."""
         request = job.request
-        if token is not None:
-            row.run(job.on_first(token))
+        if token is not None or row.scores is not None:
+            row.run(self._tell(job, row, token))
         await row.drain()
         job.row = None
         if self._trace_log:
@@ -192,6 +204,12 @@ class PrefillEngine:
         else:
             insort(self._waiting, job, key=attrgetter("arrival"))
         self._wake.set()
+
+    async def _tell(self, job: _Job, row: ForwardRow, token: Sampled | None) -> None:
+        if row.scores is not None:
+            await job.on_scores(row.prefix + 1, row.scores)
+        if token is not None:
+            await job.on_first(token)
 
     async def _close_resident(self, request: PrefillRequest) -> None:
         if request.resident is not None:

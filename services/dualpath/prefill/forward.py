@@ -46,6 +46,9 @@ async def _run_layers(
         if parts.layerwise:
             for row in rows:
                 row.leave(layer)
+    if any(row.request.assign.sampling.prompt_logprobs for row in rows):
+        for row, scores in zip(rows, await forward.score(), strict=True):
+            row.scores = scores
     sampled = await forward.finish()
     if not parts.layerwise:
         for row in rows:

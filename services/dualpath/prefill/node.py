@@ -25,6 +25,7 @@ from dualpath.policy.registry import batch_policy
 from dualpath.prefill.engine import PrefillEngine, PrefillFailed
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.row import EngineParts
+from dualpath.prefill.scores import ScoresRefused, deliver_scores
 from dualpath.settings import Settings
 from dualpath.telemetry import tracing
 from dualpath.telemetry.logs import get_logger
@@ -164,7 +165,7 @@ class PrefillNode(Node):
                 await self._prefill(request)
         except* TimeoutError:
             lost = ("deadline", "the request's deadline has passed", False)
-        except* (PrefillFailed, NoTokenIds, TransportError, BusError) as group:
+        except* (PrefillFailed, ScoresRefused, NoTokenIds, TransportError, BusError) as group:
             lost = ("transfer", str(group.exceptions[0]), True)
         except* ModelError as group:
             lost = ("internal", str(group.exceptions[0]), False)
@@ -240,7 +241,11 @@ class PrefillNode(Node):
         engine = self._engines[assign.engine]
         self.membership.report(attempt, Phase.PREFILL)
         with tracing.span("prefill.compute", new_tokens=request.new_tokens):
-            first = await engine.prefill(request, lambda token: self._publish(request, token))
+            first = await engine.prefill(
+                request,
+                partial(self._publish, request),
+                partial(deliver_scores, self.bus, assign),
+            )
         self._release_slots(request)
         await self.membership.reported(attempt)
         request.clock.move(Phase.HANDOFF)

@@ -62,10 +62,13 @@ class PrefillRequest:
         return self.assign.prompt_tokens - self.cached_tokens
 
     def fix_hit(self) -> None:
-        """Decide the hit length, once: up to the first hole over both shares."""
+        """Decide the hit length, once: up to the first hole over both shares; nothing where the whole prompt's
+        log-probabilities are wanted, which come of computing it."""
         found = self.prefill_share.blocks
         if found == self.assign.prefill_blocks and self.decode_share is not None:
             found += self.decode_share.blocks
+        if self.assign.sampling.prompt_logprobs:
+            found = 0
         self.hit_blocks = min(found, self.geometry.max_hit_blocks(self.assign.prompt_tokens))
         self.cached_tokens = self.hit_tokens
 

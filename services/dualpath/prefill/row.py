@@ -19,6 +19,7 @@ from dualpath.prefill.trace import ForwardTrace
 from dualpath.transport.api import Endpoint, TransportError
 from dualpath.wire import data
 from dualpath.wire.codec import encode
+from dualpath.wire.types import TokenScores
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class ForwardRow:
         self.new = new
         self.prefix = request.cached_tokens
         self.failure: Exception | None = None
+        self.scores: TokenScores | None = None
+        """Of the prompt's tokens from `prefix` + 1 on, once the forward has ended, where they are wanted."""
         self._parts = parts
         self._trace = trace
         self._geometry = request.geometry
@@ -94,15 +97,18 @@ class ForwardRow:
 
     def batch_row(self) -> PrefillRow:
         request, start, stop = self.request, self.prefix, self.prefix + self.new
+        sampling = request.assign.sampling
         aligned = self._geometry.full_blocks(start) * self._geometry.block_tokens
         return PrefillRow(
             token_ids=request.ids(start, stop),
             prefix_tokens=start,
-            sample=request.assign.sampling if self.last else None,
+            sample=sampling if self.last else None,
             index=request.assign.generated,
             parent_key=request.parent_key(start),
             block_ids=request.ids(aligned, start) if aligned < start else (),
             history=request.history,
+            scored_ids=request.ids(start + 1, stop + 1) if sampling.prompt_logprobs else (),
+            scored_top=sampling.top_logprobs or 0,
         )
 
     def fail(self, reason: Exception) -> None:

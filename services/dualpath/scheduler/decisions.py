@@ -90,13 +90,9 @@ class DecisionLog:
         self._kept.append(decision)
 
     def of(self, request_id: str) -> list[Decision]:
-        """All that were made of a request, of its choices (`ID-1`, …) and its attempts too, oldest first."""
-        return [
-            decision
-            for decision in self._kept
-            if decision.request_id == request_id
-            or decision.request_id.rpartition("-")[0] == request_id
-        ]
+        """All that were made of a request, of its choices (`ID-1`, …) and its attempts too, oldest first. With an
+        id of the client's (`CLIENTS~ID`), all requests that came with it."""
+        return [decision for decision in self._kept if request_id in _names_of(decision.request_id)]
 
     def latest(self, count: int) -> list[Decision]:
         """Oldest first."""
@@ -119,3 +115,8 @@ def encode(decisions: Sequence[Decision], most_bytes: int) -> bytes:
 def decode(data: bytes) -> list[Decision]:
     """Raises msgspec.MsgspecError."""
     return msgspec.msgpack.decode(data, type=list[Decision])
+
+
+def _names_of(request_id: str) -> set[str]:
+    given, _, made = request_id.rpartition("~")
+    return {request_id, given, made, made.rpartition("-")[0]}

@@ -61,8 +61,8 @@ class InFlight:
 
     def join(self, record: AttemptRecord, now: float) -> Shared | None:
         """An attempt wants to enter the queues. For whom it has to wait instead; None: it goes, and computes what is
-        missing."""
-        if not self._wait_s:
+        missing. What computes its whole prompt anyway does not take part."""
+        if not self._wait_s or record.submit.sampling.prompt_logprobs:
             return None
         keys = unpack_keys(record.submit.keys)
         most = min((record.submit.prompt_tokens - 1) // self._block_tokens, len(keys))

@@ -17,7 +17,7 @@ from dualpath.memory.device import DeviceBuffer, Staging
 from dualpath.model.errors import ModelError as ModelError
 from dualpath.model.history import History
 from dualpath.transport.collectives import Group
-from dualpath.wire.types import Sampled, Sampling
+from dualpath.wire.types import Sampled, Sampling, TokenScores
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class PrefillRow:
     """The ids from that block's end up to `prefix_tokens` (fewer than block_tokens)."""
     history: History | None = None
     """What `sample` asks to be known of the ids before the token."""
+    scored_ids: Sequence[int] = ()
+    """The ids that come after each of `token_ids` (after the last one of the prompt: none), where their
+    log-probabilities are wanted, with `scored_top` alternatives."""
+    scored_top: int = 0
 
 
 class PrefillForward(ABC):
@@ -55,6 +59,11 @@ class PrefillForward(ABC):
         """Run layer `index`. `kv[r]` holds row r's cached rows [0, prefix); on return its rows
         [prefix, prefix + new) are written, and visible through `wire`. A row whose cached KV never arrived is
         computed all the same (its result is dropped by the caller)."""
+
+    @abstractmethod
+    async def score(self) -> list[TokenScores | None]:
+        """After the last layer, before `finish`: the log-probabilities of each row's `scored_ids`, None for a row
+        without. A back end that has no logits says −∞."""
 
     @abstractmethod
     async def finish(self) -> list[Sampled | None]:

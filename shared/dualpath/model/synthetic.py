@@ -32,7 +32,7 @@ from dualpath.model.synthetic_kv import (
 )
 from dualpath.settings import Settings, SyntheticProfile
 from dualpath.transport.collectives import Group
-from dualpath.wire.types import Sampled, Sampling
+from dualpath.wire.types import Sampled, Sampling, TokenScores
 
 INLINE_BYTES = 1 << 18
 """Below so many bytes, working is quicker than handing the work to a thread."""
@@ -218,6 +218,14 @@ class SyntheticForward(PrefillForward):
             fill_rows(states, index, row_bytes, view.buffer.wire[start:stop])
             if row.sample is not None:
                 digests.append(digest_rows(view.buffer.wire[view.offset : stop]))
+
+    async def score(self) -> list[TokenScores | None]:
+        """There are no logits."""
+        nothing = np.full(max(len(row.token_ids) for row in self._rows), -np.inf, "<f4")
+        return [
+            TokenScores(0, nothing[: len(row.scored_ids)].tobytes()) if row.scored_ids else None
+            for row in self._rows
+        ]
 
     async def finish(self) -> list[Sampled | None]:
         """Raises RuntimeError before the last layer."""

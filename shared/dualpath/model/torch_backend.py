@@ -25,7 +25,7 @@ from dualpath.model.torch_memory import TorchBuffer, TorchStaging, tensor_of
 from dualpath.model.torch_model import TorchModel, choose_device, thread_count
 from dualpath.model.torch_threads import ComputeThread
 from dualpath.settings import Settings
-from dualpath.wire.types import Sampled, Sampling
+from dualpath.wire.types import Sampled, Sampling, TokenScores
 
 
 class TorchBackend(Backend):
@@ -94,11 +94,19 @@ class TorchPrefill(PrefillForward):
         await self._thread.run(lambda: self._layer(index, kv))
         self._next += 1
 
+    async def score(self) -> list[TokenScores | None]:
+        """Raises ValueError before the last layer."""
+        self._check_ended()
+        return await self._thread.run(lambda: [self._score(n) for n in range(len(self._rows))])
+
     async def finish(self) -> list[Sampled | None]:
         """None as well for a row whose logits are no numbers, as where its KV never arrived."""
+        self._check_ended()
+        return await self._thread.run(self._finish)
+
+    def _check_ended(self) -> None:
         if self._next != len(self._model.parts):
             raise ValueError(f"layer {self._next} has not run yet: finish comes after the last")
-        return await self._thread.run(self._finish)
 
     def _layer(self, index: int, kv: Sequence[LayerView]) -> None:
         model, row_size = self._model, _row_bytes(self._model, index)
@@ -117,6 +125,21 @@ class TorchPrefill(PrefillForward):
         for row, view in zip(self._rows, kv, strict=True):
             start = view.offset + row.prefix_tokens * row_size
             view.buffer.to_host(start, start + len(row.token_ids) * row_size)
+
+    def _score(self, number: int) -> TokenScores | None:
+        row = self._rows[number]
+        if not row.scored_ids:
+            return None
+        start = self._ends[number] - len(row.token_ids)
+        hidden = self._hidden[0, start : start + len(row.scored_ids)]
+        wanted = torch.tensor(row.scored_ids, device=self._model.device)
+        chosen, ids, best = self._model.score(hidden, wanted, row.scored_top)
+        return TokenScores(
+            ids.shape[1],
+            chosen.numpy().astype("<f4").tobytes(),
+            ids.numpy().astype("<i4").tobytes(),
+            best.numpy().astype("<f4").tobytes(),
+        )
 
     def _finish(self) -> list[Sampled | None]:
         ending = [number for number, row in enumerate(self._rows) if row.sample is not None]

@@ -16,6 +16,9 @@ from dualpath.model.spec import ModelSpec
 from dualpath.model.weights import load_model
 from dualpath.settings import Settings
 
+SCORED_BYTES = 32 << 20
+"""Logits of prompts in memory at a time."""
+
 _CACHES: dict[str, tuple[type[PrefillCache], type[DecodeCache]]] = {
     "grouped": (PrefillCache, DecodeCache),
     "latent": (LatentPrefillCache, LatentDecodeCache),
@@ -89,3 +92,17 @@ class TorchModel:
         """`[n, hidden]` after the last layer → `[n, vocabulary]`, float32, on the host."""
         scores: Tensor = self._head(self._body.norm(hidden))
         return scores.float().cpu()
+
+    def score(self, hidden: Tensor, ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities that `[n, hidden]` after the last layer give to `ids` `[n]`: theirs `[n]`, and the `top`
+        best ids and theirs `[n, top]`, on the host. As many logits at a time as SCORED_BYTES hold."""
+        parts = []
+        step = max(SCORED_BYTES // (4 * self._head.out_features), 1)
+        for start in range(0, len(ids), step):
+            rows, wanted = hidden[start : start + step], ids[start : start + step]
+            logprobs = self._head(self._body.norm(rows)).float().log_softmax(-1)
+            best = logprobs.topk(min(top, logprobs.shape[-1]))
+            chosen = logprobs.gather(1, wanted.unsqueeze(1)).squeeze(1)
+            parts.append((chosen.cpu(), best.indices.int().cpu(), best.values.cpu()))
+        chosen, indices, values = (torch.cat(column) for column in zip(*parts, strict=True))
+        return chosen, indices, values

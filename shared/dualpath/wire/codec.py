@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Peers of different versions refuse each other at registration and in the link handshake."""
 
 MAX_MESSAGE_BYTES = 1 << 20

@@ -19,6 +19,7 @@ from dualpath.wire.types import (
     Role,
     Sampled,
     Sampling,
+    TokenScores,
     Value,
 )
 
@@ -279,6 +280,15 @@ class TokenPage(Message, frozen=True):
     token_ids: bytes
 
 
+class PromptScored(Message, frozen=True):
+    """Log-probabilities of prompt tokens `start` (from 1: the first has none) and on, in order, before the first
+    token. Answered with Ok; with Refused where the attempt is over, or what comes before is missing."""
+
+    attempt: Attempt
+    start: int
+    scores: TokenScores
+
+
 class TokenEvent(Message, frozen=True):
     """Generated tokens of one attempt. `index` counts generated tokens of the *request* from 0, so the
     gateway can drop what it has and see what it misses. `finish` comes with the last, `stats` with an attempt's first
@@ -341,5 +351,5 @@ to_scheduler = Decoder(
     WhyRequest,
 )
 to_node = Decoder(AssignDecode, LoadDecode, AssignPrefill, Abort, TokenAcks)
-to_gateway = Decoder(TokenRequest, TokenEvents, AttemptOver)
+to_gateway = Decoder(TokenRequest, PromptScored, TokenEvents, AttemptOver)
 answer = Decoder(Ok, Refused, Registered, TokenPage, ClusterStatus, Why)

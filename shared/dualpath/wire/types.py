@@ -62,6 +62,9 @@ class Sampling(Value, frozen=True):
     """(id, what is added to its logit)."""
     grammar: str = ""
     """What the output must follow (`dualpath.model.grammar`); empty: nothing."""
+    prompt_logprobs: bool = False
+    """The log-probabilities of the prompt's tokens are wanted as well (`top_logprobs` says how many alternatives). A
+    prompt that is read has none, so all of it is computed."""
 
     @property
     def penalizes_prompt(self) -> bool:
@@ -80,6 +83,19 @@ class Sampled(Value, frozen=True):
     token_id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenScores(Value, frozen=True):
+    """Log-probabilities of n given tokens, each after those before it, with `top` alternatives a token, best first.
+    Packed, little-endian: `chosen` float32 [n]; `ids` int32 and `best` float32 [n, top]."""
+
+    top: int
+    chosen: bytes
+    ids: bytes = b""
+    best: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.chosen) // 4
 
 
 class AttemptStats(Value, frozen=True):

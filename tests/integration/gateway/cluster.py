@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from dualpath.blocks.keys import unpack_tokens
 from dualpath.bus import Bus
 from dualpath.wire import control
 from dualpath.wire.codec import Message
-from dualpath.wire.types import AttemptStats, FinishReason, Sampled
+from dualpath.wire.types import AttemptStats, FinishReason, Sampled, TokenScores
 
 NODE = "decode-0"
 STATS = AttemptStats(
@@ -112,6 +113,26 @@ class FakeCluster:
         await self.bus.publish(
             control.gateway_subject(submit.gateway_id),
             control.TokenEvents(node or NODE, (event,)),
+        )
+
+    async def score(
+        self,
+        submit: control.Submit,
+        start: int,
+        logprobs: list[float],
+        top: list[tuple[int, float]],
+    ) -> Message:
+        """Say the log-probabilities of prompt tokens `start` and on, each with the same alternatives."""
+        count = len(logprobs)
+        scores = TokenScores(
+            len(top),
+            array("f", logprobs).tobytes(),
+            array("i", [token for token, _ in top] * count).tobytes(),
+            array("f", [logprob for _, logprob in top] * count).tobytes(),
+        )
+        return await self.bus.request(
+            control.gateway_subject(submit.gateway_id),
+            control.PromptScored(submit.attempt, start, scores),
         )
 
     async def lose(

@@ -115,16 +115,41 @@ async def test_streamed_calls_have_events_of_their_own(harness: Harness) -> None
     )
     events = [event async for event in stream]
     kinds = [event.type for event in events]
+    arguments = '{"city": "서울"}'
     assert kinds == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
-        "response.function_call_arguments.delta",
+        # As they are generated, but for bytes that are no characters yet.
+        *["response.function_call_arguments.delta"] * len(arguments),
         "response.function_call_arguments.done",
         "response.output_item.done",
         "response.completed",
     ]
     assert {getattr(event, "output_index", 0) for event in events} == {0}
+    added: Any = events[2]
+    assert (added.item.status, added.item.arguments) == ("in_progress", "")
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == arguments
+    done: Any = events[-3]
+    assert done.arguments == arguments
+    last: Any = events[-1]
+    assert (last.response.output[0].arguments, last.response.output[0].status) == (
+        arguments,
+        "completed",
+    )
+
+
+async def test_a_call_that_is_cut_off_is_incomplete(harness: Harness) -> None:
+    harness.cluster.script = answering(CALL[:52])
+    stream = await harness.openai.responses.create(
+        model="synthetic", input="Seoul?", tools=[TOOL], stream=True
+    )
+    last: Any = [event async for event in stream][-1]
+    (call,) = last.response.output
+    assert (last.response.status, call.status) == ("incomplete", "incomplete")
+    assert call.arguments
+    assert CALL[:52].endswith(call.arguments)
 
 
 async def test_text_after_a_call_comes_after_it(harness: Harness) -> None:

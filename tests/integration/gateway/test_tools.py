@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -45,19 +44,30 @@ async def test_calls_arrive_whole_and_streamed_with_their_indexes(harness: Harne
     assert [call.type for call in whole.message.tool_calls] == ["function"] * 2
     names: dict[int, str] = {}
     arguments: dict[int, str] = {}
-    ids, text, finishes = set(), "", []
+    ids, text, finishes, firsts = set(), "", list[str | None](), list[Any]()
     async for chunk in await create(model="synthetic", messages=ASK, tools=TOOLS, stream=True):
         (choice,) = chunk.choices
         text += choice.delta.content or ""
         finishes.append(choice.finish_reason)
         for call in choice.delta.tool_calls or []:
             assert call.function is not None
-            ids.add(call.id)
+            if call.id is not None:
+                ids.add(call.id)
+                firsts.append(call)
+            else:
+                assert (call.type, call.function.name) == (None, None)
+                assert len(call.function.arguments or "") == 1, "as it is generated"
             names[call.index] = names.get(call.index, "") + (call.function.name or "")
             arguments[call.index] = arguments.get(call.index, "") + (call.function.arguments or "")
     assert text == "Let me see."
     assert names == {0: "weather", 1: "weather"}
-    assert [json.loads(arguments[n]) for n in (0, 1)] == [{"city": "서울"}] * 2
+    assert [arguments[n] for n in (0, 1)] == ['{"city": "서울"}'] * 2
+    assert [
+        call.function.arguments for call in whole.message.tool_calls if call.type == "function"
+    ] == [*arguments.values()]
+    assert [(c.index, c.type, c.function.name, c.function.arguments) for c in firsts] == [
+        (number, "function", "weather", "") for number in (0, 1)
+    ]
     assert len(ids) == 2
     assert finishes == [None] * (len(finishes) - 1) + ["tool_calls"]
 
@@ -90,6 +100,29 @@ async def test_one_call_only_ends_the_answer_where_no_others_are_wanted(harness:
     assert answer.choices[0].finish_reason == "tool_calls"
     await harness.idle()
     assert harness.cluster.cancelled == []
+
+
+@pytest.mark.parametrize("parallel", [None, False])
+async def test_a_call_that_is_cut_off_is_told_as_far_as_it_came(
+    harness: Harness, parallel: bool | None
+) -> None:
+    harness.cluster.script = answering(CALL[:52])
+    wish: dict[str, Any] = {} if parallel is None else {"parallel_tool_calls": parallel}
+    create = harness.openai.chat.completions.create
+    whole = (await create(model="synthetic", messages=ASK, tools=TOOLS, **wish)).choices[0]
+    (cut,) = whole.message.tool_calls or []
+    assert cut.type == "function"
+    assert cut.function.arguments
+    assert CALL[:52].endswith(cut.function.arguments)
+    assert whole.finish_reason == "length"
+    said = ""
+    async for chunk in await create(
+        model="synthetic", messages=ASK, tools=TOOLS, stream=True, **wish
+    ):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            assert call.function is not None
+            said += call.function.arguments or ""
+    assert said == cut.function.arguments
 
 
 async def test_what_only_looks_like_a_call_is_text(harness: Harness) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dualpath.gateway.errors import ApiError
 from dualpath.gateway.schema import ChatBody, parse_body
 from dualpath.gateway.structure import grammar_of
+from dualpath.gateway.tool_parser import CallDelta, Item, ToolParser, joined
 from dualpath.gateway.tools import (
     DEEPSEEK,
     HERMES,
@@ -22,7 +23,6 @@ from dualpath.gateway.tools import (
     MISTRAL,
     ToolCall,
     ToolFormat,
-    ToolParser,
     format_of,
 )
 from dualpath.model.bytelevel import CHAT_TEMPLATE, END_ID, write_tokenizer
@@ -45,14 +45,44 @@ WRITTEN: list[tuple[ToolFormat, str, list[str | ToolCall]]] = [
     (HERMES, "<tool_call>not JSON</tool_call> ok", ["<tool_call>not JSON</tool_call>", " ok"]),
     (HERMES, "<tool_call>never closed", ["<tool_call>never closed"]),
     (HERMES, "almost <tool_ca", ["almost <tool_ca"]),
+    # A call has begun: what comes of its arguments is the client's, whole or not.
+    (
+        HERMES,
+        '<tool_call>{"name": "time", "arguments": {"a": [1, "</tool_call>"',
+        [ToolCall("time", '{"a": [1, "</tool_call>"')],
+    ),
+    (
+        HERMES,
+        '<tool_call>{"name": "time", "arguments": {"a": 1</tool_call>',
+        [ToolCall("time", '{"a": 1')],
+    ),
+    (HERMES, '<tool_call>{"name": "time", "arguments": {}</tool_call> Well.', [TIME, "Well."]),
+    (HERMES, '<tool_call>{"name": "time", "arguments": {}}\n', [TIME]),
+    (HERMES, '<tool_call>{"name": "time", "arguments": {}} never closed', [TIME, "never closed"]),
+    (HERMES, '<tool_call>{"arguments": {}, "name": "time"}</tool_call>', [TIME]),
+    (
+        HERMES,
+        '<tool_call>{"name": "time", "arguments": "{}"}</tool_call>',
+        ['<tool_call>{"name": "time", "arguments": "{}"}</tool_call>'],
+    ),
     (
         MISTRAL,
         '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "서울 👩"}}, {"name": "time", "arguments": {}}]',
         [WEATHER, TIME],
     ),
+    (
+        MISTRAL,
+        '[TOOL_CALLS][{"name": "time", "arguments": {}, "id": "abc", "n": 1} , {"name": "time", "arguments": {}}]',
+        [TIME, TIME],
+    ),
     (MISTRAL, "[TOOL_CALLS] soon", ["[TOOL_CALLS] soon"]),
     (LLAMA, '{"name": "weather", "parameters": {"city": "서울 👩"}}', [WEATHER]),
     (LLAMA, '<|python_tag|>{"name": "time", "parameters": {}}', [TIME]),
+    (
+        LLAMA,
+        '{"name": "time", "parameters": {}}; {"name": "time", "parameters": {}} Well.',
+        [TIME, TIME, "Well."],
+    ),
     (LLAMA, '{"a": 1} is JSON', ['{"a": 1} is JSON']),
     (LLAMA, 'I say {"name": "time"}', ['I say {"name": "time"}']),
     (
@@ -66,15 +96,19 @@ WRITTEN: list[tuple[ToolFormat, str, list[str | ToolCall]]] = [
 
 
 def parse(form: ToolFormat, text: str, cuts: list[int]) -> tuple[str, list[ToolCall]]:
-    parser, items = ToolParser(form), list[str | ToolCall]()
+    items = read(ToolParser(form), text, cuts)
+    return (
+        "".join(item for item in items if isinstance(item, str)),
+        joined(item for item in items if isinstance(item, CallDelta)),
+    )
+
+
+def read(parser: ToolParser, text: str, cuts: list[int]) -> list[Item]:
+    items = list[Item]()
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     for a, b in pairwise(edges):
         items += parser.push(text[a:b])
-    items += parser.finish()
-    return (
-        "".join(item for item in items if isinstance(item, str)),
-        [item for item in items if isinstance(item, ToolCall)],
-    )
+    return items + parser.finish()
 
 
 @given(st.sampled_from(WRITTEN), st.lists(st.integers(0, 300)))
@@ -88,14 +122,92 @@ def test_calls_and_text_are_told_apart_in_any_portions(
 
 
 PARTS = st.sampled_from(
-    ["<tool_call>", "</tool_call>", '{"name": "time"}', "<tool", " ", "\n", "a", "{", "}"]
+    [
+        *(
+            "<tool_call>",
+            "</tool_call>",
+            "[TOOL_CALLS]",
+            "<|python_tag|>",
+            "<tool",
+            " ",
+            "\n",
+            "a",
+            "{",
+            "}",
+        ),
+        *(
+            '{"name": "time"}',
+            '{"name": "time", "arguments": ',
+            '{"name": "time", "parameters": ',
+            "[",
+            "]",
+        ),
+        *(
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            "\n```",
+            "<｜tool▁call▁end｜>",
+            ", ",
+            '"',
+            "\\",
+        ),
+        *(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>time\n```json\n",
+            "{}",
+            '{"a": "',
+            ', "id": "b"',
+        ),
+    ]
 )
+FORMS = st.sampled_from([HERMES, LLAMA, MISTRAL, DEEPSEEK])
 
 
-@given(st.lists(PARTS, max_size=8).map("".join), st.lists(st.integers(0, 60)), st.booleans())
-def test_no_portions_change_what_is_read(text: str, cuts: list[int], bare: bool) -> None:
-    form = LLAMA if bare else HERMES
-    assert parse(form, text, cuts) == parse(form, text, [])
+@settings(max_examples=500)
+@given(
+    FORMS, st.lists(PARTS, max_size=10).map("".join), st.lists(st.integers(0, 150)), st.booleans()
+)
+def test_no_portions_change_what_is_read(
+    form: ToolFormat, text: str, cuts: list[int], one: bool
+) -> None:
+    """So a stream's pieces of arguments, end to end, are what an answer at once has."""
+    cut, whole = (read(ToolParser(form, one=one), text, where) for where in (cuts, []))
+    for kind in (str, CallDelta):
+        assert _together(cut, kind) == _together(whole, kind)
+
+
+def _together(items: list[Item], kind: type) -> Any:
+    if kind is str:
+        return "".join(item for item in items if isinstance(item, str))
+    deltas = [item for item in items if isinstance(item, CallDelta)]
+    return joined(deltas), [delta.number for delta in deltas if delta.last]
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.lists(st.integers(0, 150)),
+)
+def test_arguments_are_the_model_s_own_text(value: Any, cuts: list[int]) -> None:
+    """Whatever JSON they hold, braces and quotes and marks in strings, and however it is written."""
+    for indent, ascii_only in ((None, True), (2, False)):
+        arguments = json.dumps(
+            {"value": value, "</tool_call>": "{"}, indent=indent, ensure_ascii=ascii_only
+        )
+        said = f'<tool_call>\n{{"name": "time", "arguments": {arguments}}}\n</tool_call>'
+        assert parse(HERMES, said, cuts) == ("", [ToolCall("time", arguments)])
+
+
+def test_a_call_comes_piece_by_piece_as_it_is_said() -> None:
+    parser = ToolParser(HERMES)
+    said = '<tool_call>{"name": "time", "arguments": {"a": "bc"}}</tool_call>'
+    parts = [item for char in said for item in parser.push(char)]
+    assert parts[0] == CallDelta(0, "time")
+    assert [part.arguments for part in parts[1:] if isinstance(part, CallDelta)] == list(
+        '{"a": "bc"}'
+    )
+    assert parts[-1] == CallDelta(0, None, "}", last=True)
 
 
 def test_the_format_is_known_by_the_template() -> None:
@@ -219,4 +331,4 @@ def test_special_tokens_that_mark_calls_have_text(tmp_path: Path) -> None:
     answer = AnswerText(Tokenizer.load(tmp_path), Sampling(max_tokens=99, seed=0), reading)
     ids = [259, *b'[{"name": "time"}]']
     piece = answer.add([Sampled(token) for token in ids], last=True)
-    assert (piece.text, piece.calls) == ("", ((0, TIME),))
+    assert (piece.text, answer.calls, joined(piece.calls)) == ("", [TIME], [TIME])

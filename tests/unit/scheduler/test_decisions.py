@@ -95,6 +95,22 @@ def test_a_request_is_found_with_its_choices_and_attempts() -> None:
     assert [d.request_id for d in world.core.pairing.decisions.of("ab-1")] == ["ab-1"]
 
 
+def test_an_id_of_the_client_s_finds_all_that_came_with_it() -> None:
+    world = World()
+    world.gateway()
+    world.start_node("decode-0", "decode")
+    for name in ("try-1~aa", "try-1~bb", "try-1~bb-1", "try-11~cc"):
+        world.submit(name)
+
+    def of(name: str) -> list[str]:
+        return [d.request_id for d in world.core.pairing.decisions.of(name)]
+
+    assert of("try-1") == ["try-1~aa", "try-1~bb", "try-1~bb-1"]
+    assert of("bb") == ["try-1~bb", "try-1~bb-1"]
+    assert of("try-1~aa") == ["try-1~aa"]
+    assert of("try") == []
+
+
 def test_the_log_is_bounded_and_so_are_answers() -> None:
     world = World()
     world.gateway()
