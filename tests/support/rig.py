@@ -71,6 +71,9 @@ class Rig:
         """Whether the scheduler answers AttemptLost."""
         self.refusal: control.Refused | None = None
         """What the scheduler answers to fetches instead of taking them."""
+        self.scored: list[control.PromptScored] = []
+        self.scores_refusal: control.Refused | None = None
+        """What the gateway answers to log-probabilities of prompts instead of taking them."""
         self.events_to_lose = 0
         """So many of the next messages with tokens are lost on their way."""
         self._numbers = 0
@@ -110,6 +113,10 @@ class Rig:
                 return control.TokenPage(
                     message.start, pack_tokens(run.ids[message.start : message.stop])
                 )
+            case control.PromptScored():
+                assert not self.runs[message.attempt].tokens, "before the first token"
+                self.scored.append(message)
+                return self.scores_refusal or control.Ok()
             case control.TokenEvents() if self.events_to_lose:
                 self.events_to_lose -= 1
             case control.TokenEvents():
