@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from dualpath.loadgen.experiments.gates import storage_nics
 from dualpath.loadgen.report.results import Experiment, NicSeries, Run
 from dualpath.loadgen.report.svg import Bar, Chart, Line, Palette, Stack, bars, lines, stacks
 
@@ -215,15 +216,14 @@ def _nic_use(experiment: Experiment, palette: Palette) -> Section:
     charts: list[Chart] = []
     for shape, system, x, runs in _groups(experiment):
         run = runs[0]
-        nics = [
-            nic
-            for nic in run.nics
-            if nic.nic.endswith(".snic") and nic.direction == "rx" and nic.limit_bytes_per_s
-        ]
+        nics = sorted(
+            (nic for nic in storage_nics(run.nics) if nic.limit_bytes_per_s),
+            key=lambda nic: (nic.role == "decode", nic.node),
+        )
         if nics and len(charts) < MAX_TIMELINES:
             charts.append(
                 lines(
-                    f"{_label(experiment, shape, system, x)}: use of the storage NICs, percent",
+                    f"{_label(experiment, shape, system, x)}: use, percent",
                     [
                         Line(nic.node, _use(nic), number, dashed=nic.role == "decode")
                         for number, nic in enumerate(nics)

@@ -25,6 +25,8 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 1.1rem; margin: 32px 0 2px; }
 p { margin: 4px 0 10px; max-width: 75ch; }
 .dim { color: var(--dim); }
+.sections { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr)); gap: 0 28px; }
+.sections > .many { grid-column: 1 / -1; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px; background: var(--card); border-radius: 8px; --paper: var(--card); }
 figcaption { font-weight: 600; font-size: .9rem; margin-bottom: 6px; }
@@ -52,7 +54,7 @@ def page(experiment: Experiment) -> str:
         _verdict(experiment),
         _claims(experiment),
         _capacity(experiment),
-        *(_section(section) for section in sections(experiment, PAGE)),
+        _charts(sections(experiment, PAGE)),
         _runs(experiment.runs),
         _gates(experiment.runs),
         _notes(experiment),
@@ -101,13 +103,17 @@ def section_html(section: Section) -> str:
         f"<figure><figcaption>{escape(chart.title)}</figcaption>{chart.svg(PAGE)}</figure>"
         for chart in section.charts
     )
+    kind = ' class="many"' if len(section.charts) > 1 else ""
     return (
-        f"<section><h2>{escape(section.heading)}</h2>"
+        f"<section{kind}><h2>{escape(section.heading)}</h2>"
         f'<p class="dim">{escape(section.said)}</p><div class="charts">{figures}</div></section>'
     )
 
 
-_section = section_html
+def _charts(found: Iterable[Section]) -> str:
+    """Those of one chart side by side where there is room."""
+    inner = "".join(map(section_html, found))
+    return f'<div class="sections">{inner}</div>' if inner else ""
 
 
 def _when(experiment: Experiment) -> str:
