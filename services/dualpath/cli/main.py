@@ -233,7 +233,11 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", help="Write PATH.html (and, of one, PATH.png)."),
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="Write PATH.html (and, of one, PATH.png); PATH.svg: the main charts.",
+        ),
     ] = None,
 ) -> None:
     """Show the results of `dualpath bench`, or compare two of them: before, and after.

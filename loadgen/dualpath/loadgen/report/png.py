@@ -47,9 +47,10 @@ def write_png(experiment: Experiment, path: Path, zoom: float = 2.0) -> None:
     path.write_bytes(bytes(drawn))
 
 
-def picture(experiment: Experiment) -> str:
-    """All charts in two columns, as one SVG in plain colours."""
-    charts = [chart for section in sections(experiment, PICTURE) for chart in section.charts]
+def picture(experiment: Experiment, most: int | None = None) -> str:
+    """The charts, of the first `most` sections where that is said, in two columns: one SVG in plain colours."""
+    drawn = sections(experiment, PICTURE)[:most]
+    charts = [chart for section in drawn for chart in section.charts]
     heights = [float(_HEAD)] * _COLUMNS
     placed = []
     for chart in charts:

@@ -10,8 +10,11 @@ from dualpath.cli.bench.live import line
 from dualpath.cli.words import WRONG_USE, complain
 from dualpath.loadgen.report import compare
 from dualpath.loadgen.report.page import write_page
-from dualpath.loadgen.report.png import PngUnavailable, write_png
+from dualpath.loadgen.report.png import PngUnavailable, picture, write_png
 from dualpath.loadgen.report.results import Experiment, ReportError, load
+
+_MAIN_SECTIONS = 2
+"""What was asked, and where the time to the first token went: what a text shows of an experiment."""
 
 
 def report(files: Sequence[Path], out: Path | None) -> int:
@@ -42,6 +45,10 @@ def _one(experiment: Experiment) -> list[str]:
 
 
 def _write(experiments: Sequence[Experiment], out: Path) -> None:
+    if out.suffix == ".svg" and len(experiments) == 1:
+        out.write_text(picture(experiments[0], _MAIN_SECTIONS) + "\n", "utf-8")
+        print(f"written: {out}")
+        return
     page = out if out.suffix == ".html" else Path(f"{out}.html")
     if len(experiments) == 2:
         page.write_text(compare.comparison_page(*experiments), "utf-8")

@@ -120,6 +120,19 @@ def test_the_picture_is_one_drawing_in_plain_colours(found: Experiment) -> None:
     assert "var(" not in drawing
 
 
+def test_a_picture_of_the_first_sections_has_their_charts_only() -> None:
+    assert "Job completion time" in picture(OFFLINE, 1)
+    assert "Time to first token by part" not in picture(OFFLINE, 1)
+    assert "Time to first token by part" in picture(OFFLINE, 2)
+
+
+def test_the_lanes_of_compute_nics_are_shown_by_system() -> None:
+    """One NIC of 8 MB/s that moved 1 MB/s, a fifth of it on the high lane."""
+    text = page(experiment(run("dualpath", 5.0)))
+    assert "dualpath, low lane: KV-Cache: 10 %" in text
+    assert "dualpath, high lane: model execution: 2.5 %" in text
+
+
 def test_the_picture_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resvg_py")
     monkeypatch.setattr("dualpath.loadgen.report.png.find_font", lambda: None)
