@@ -154,7 +154,8 @@ class PrefillEngine:
 
     async def _forward(self, jobs: list[tuple[_Job, int]]) -> None:
         self._steps += 1
-        trace = ForwardTrace(self._steps)
+        trace = ForwardTrace()
+        trace.step = self._steps
         rows: list[ForwardRow] = []
         sampled: list[Sampled | None] = [None] * len(jobs)
         try:

@@ -12,9 +12,9 @@ class ForwardTrace:
     several rows in a forward, an event occurs once for each.
     """
 
-    def __init__(self, step: int = 0) -> None:
-        """`step`: which of the engine's forwards it is; engines of a group count alike."""
-        self.step = step
+    def __init__(self) -> None:
+        self.step = 0
+        """Which of the engine's forwards it is; engines of a group count alike."""
         self._began = time.monotonic()
         self.marks: list[tuple[str, int, float]] = []
 
