@@ -154,7 +154,7 @@ def bench_append(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as turns append more? About 7 minutes."""
+    """How much is gained as turns append more? About 5 minutes."""
     _carry_out("append", locals())
 
 
@@ -171,13 +171,13 @@ def bench_generate(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as answers get longer? About 8 minutes."""
+    """How much is gained as answers get longer? About 6 minutes."""
     _carry_out("generate", locals())
 
 
 @bench.command("ablation")
 def bench_ablation(
-    profile: Profile = "hopper-ds27b",
+    profile: Profile = "hopper-ds660b",
     trace: TraceName = "64K",
     agents: Agents = None,
     turns: Turns = 2,
@@ -188,7 +188,7 @@ def bench_ablation(
     out: Out = None,
 ) -> None:
     """What does each technique add? basic, + layerwise, + dual path, + scheduling, + split, with the memory of
-    prefill engines at 50, 100 and 150 %. About 8 minutes."""
+    prefill engines at 50, 100 and 150 %. About 7 minutes."""
     _carry_out("ablation", locals())
 
 

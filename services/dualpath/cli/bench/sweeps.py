@@ -84,7 +84,7 @@ def _sweep(
 
 def ablation(options: Options) -> Plan:
     bench = Workbench(options, 1536)
-    (p, d), *_ = options.chosen_shapes(bench.own_shape())
+    (p, d), *_ = options.chosen_shapes("1P2D")
     values = options.axis("0.5,1,1.5")
     settings = bench.settings()
     cells = [

@@ -73,7 +73,10 @@ def test_ablation_changes_the_memory_of_prefill_engines_only() -> None:
     assert len(plan.cells) == 15
     memories = {cell.x: cell.settings["prefill_hbm"] for cell in plan.cells}
     assert memories[0.5] * 3 == memories[1.5]
-    claims = plan.claims([run("basic", 10.0, x=1.0), run("+ layerwise", 8.0, x=1.0)])
+    runs = [
+        run(name, jct, shape="1P2D", x=1.0) for name, jct in (("basic", 10), ("+ layerwise", 8))
+    ]
+    claims = plan.claims(runs)
     assert [(claim.published, claim.measured) for claim in claims] == [("−17.2 %", "−20.0 %")]
 
 
