@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 from pathlib import Path
 
 from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
 from dualpath.cluster.home import Home
-from dualpath.cluster.processes import alive, send
+from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ClusterRecord, ServiceRecord
+from dualpath.cluster.scaling import Wanted, ask
 from dualpath.cluster.stop import running_cluster
 from dualpath.settings import load_settings, shell_path
 
@@ -25,7 +25,8 @@ def drain(config: Path | None, home: Path | None, name: str) -> int:
     except ValueError as error:
         complain(str(error))
         return WRONG_USE
-    record = running_cluster(Home(settings.home))
+    place = Home(settings.home)
+    record = running_cluster(place)
     if record is None:
         complain(f"no cluster runs on {shell_path(settings.home)}; --home names another place")
         return NOT_RUNNING
@@ -40,9 +41,9 @@ def drain(config: Path | None, home: Path | None, name: str) -> int:
         complain(problem)
         return WRONG_USE
     # What the nodes go by, which this command's own settings need not be.
-    its_own = load_settings(Home(settings.home).settings_file)
+    its_own = load_settings(place.settings_file)
     limit_s = its_own.drain_s + _MARGIN_S
-    if not _ended(node, limit_s):
+    if not _ended(place, record, node, limit_s):
         complain(
             f"{name} has not ended within {limit_s:g} s; `dualpath status` shows what it holds"
         )
@@ -61,14 +62,14 @@ def _last_of_its_kind(record: ClusterRecord, node: ServiceRecord) -> str | None:
     )
 
 
-def _ended(node: ServiceRecord, limit_s: float) -> bool:
-    """Ask it to go, and wait."""
+def _ended(home: Home, record: ClusterRecord, node: ServiceRecord, limit_s: float) -> bool:
+    """Have the supervisor ask it to go, and wait."""
     try:
         handle = os.pidfd_open(node.process.pid)
     except ProcessLookupError:
         return True
     try:
-        if not send(node.process, signal.SIGTERM):
+        if not ask(home, record, Wanted(leave=(node.name,))):
             return True
         return bool(select.select([handle], [], [], limit_s)[0])
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
 from dualpath.cluster.home import Home
+from dualpath.cluster.plan import NodeRole
 from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ClusterRecord, ServiceRecord
 from dualpath.cluster.scaling import NODE_ROLES, Wanted, ask
@@ -39,21 +40,22 @@ def scale(config: Path | None, home: Path | None, prefill: int | None, decode: i
         complain("say how many: --prefill N, --decode N, or both")
         return WRONG_USE
     before = {service.name: alive(service.process) for service in record.services}
-    there = {role: len(_working(record, role)) for role in NODE_ROLES}
-    wanted = Wanted(
-        prefill=there["prefill"] if prefill is None else prefill,
-        decode=there["decode"] if decode is None else decode,
-    )
+    asked = {"prefill": prefill, "decode": decode}
+    wanted: dict[NodeRole, int] = {
+        role: count for role in NODE_ROLES if (count := asked[role]) is not None
+    }
     # What the cluster goes by, which this command's own settings need not be.
     its_own = load_settings(place.settings_file)
     limit_s = its_own.start_s + its_own.drain_s + _MARGIN_S
-    if not ask(place, record, wanted):
+    if not ask(place, record, Wanted(prefill, decode)):
         complain("the cluster has ended meanwhile")
         return NOT_RUNNING
     return _wait(place, wanted, before, limit_s)
 
 
-def _wait(home: Home, wanted: Wanted, before: Mapping[str, bool], limit_s: float) -> int:
+def _wait(
+    home: Home, wanted: Mapping[NodeRole, int], before: Mapping[str, bool], limit_s: float
+) -> int:
     """`before`: nodes that there were, and whether they lived."""
     deadline = time.monotonic() + limit_s
     told: set[str] = set()
@@ -67,9 +69,10 @@ def _wait(home: Home, wanted: Wanted, before: Mapping[str, bool], limit_s: float
         ]:
             complain(f"{', '.join(lost)} did not start; its log: {home.log_file(lost[0])}")
             return _FAILED
-        working = {role: _working(record, role) for role in NODE_ROLES}
-        if all(len(working[role]) == wanted.of(role) for role in NODE_ROLES) and all(
-            service.ready for role in NODE_ROLES for service in working[role]
+        working = {role: _working(record, role) for role in wanted}
+        if all(
+            len(nodes) == wanted[role] and all(node.ready for node in nodes)
+            for role, nodes in working.items()
         ):
             return 0
         if time.monotonic() > deadline:

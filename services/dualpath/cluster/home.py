@@ -59,8 +59,9 @@ class Home:
         return self.run / "cluster.json"
 
     @property
-    def wanted_file(self) -> Path:
-        return self.run / "wanted.json"
+    def asks(self) -> Path:
+        """What commands ask the supervisor for, a file each."""
+        return self.run / "asks"
 
     @property
     def lock_file(self) -> Path:

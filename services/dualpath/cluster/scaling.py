@@ -1,11 +1,14 @@
-"""`dualpath scale`: a command writes down how many nodes a cluster is to have, and signals the supervisor."""
+"""`dualpath scale` and `drain`: a command writes down what is asked for, and signals the supervisor."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -21,28 +24,32 @@ NODE_ROLES: tuple[NodeRole, ...] = ("prefill", "decode")
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """So many nodes of each role, one at least."""
+    """So many nodes of a role, one at least; None: as many as there are. Those named in `leave` are to go."""
 
-    prefill: int
-    decode: int
+    prefill: int | None = None
+    decode: int | None = None
+    leave: tuple[str, ...] = ()
 
-    def of(self, role: NodeRole) -> int:
+    def of(self, role: NodeRole) -> int | None:
         return self.prefill if role == "prefill" else self.decode
 
 
 def ask(home: Home, record: ClusterRecord, wanted: Wanted) -> bool:
-    """Have the supervisor bring the cluster there; False where it has ended. What was asked for before no longer
-    counts."""
-    write_private(home.wanted_file, msgspec.json.encode(wanted))
+    """Have the supervisor bring the cluster there, after what others have asked for; False where it has ended."""
+    home.asks.mkdir(mode=0o700, exist_ok=True)
+    name = f"{time.time_ns():020}-{os.getpid()}.json"
+    write_private(home.asks / name, msgspec.json.encode(wanted))
     return send(record.supervisor, SIGNAL)
 
 
-def asked(home: Home) -> Wanted | None:
-    """What was asked for last; None where that cannot be read."""
-    try:
-        return msgspec.json.decode(home.wanted_file.read_bytes(), type=Wanted)
-    except (OSError, msgspec.MsgspecError):
-        return None
+def take_asked(home: Home) -> list[Wanted]:
+    """What was asked for since the last call, the oldest first; leaves out what cannot be read."""
+    found = []
+    for path in sorted(home.asks.glob("[0-9]*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode(path.read_bytes(), type=Wanted))
+        path.unlink(missing_ok=True)
+    return found
 
 
 def missing(
@@ -67,7 +74,7 @@ def number(name: str) -> int:
 
 
 class Scaler:
-    """Brings a cluster's nodes to the number that was asked for last. `wake` it when somebody has asked."""
+    """Starts and drains a cluster's nodes as commands ask for. `wake` it when somebody has asked."""
 
     def __init__(
         self,
@@ -75,10 +82,10 @@ class Scaler:
         console: Console,
         children: Mapping[str, Child],
         start: Callable[[Service], Awaitable[None]],
-        on_change: Callable[[Wanted], None],
+        on_change: Callable[[Mapping[NodeRole, int]], None],
     ) -> None:
         """`children` are all that ever ran, by name; `start` starts one and returns when it is ready, or raises
-        ChildFailed; `on_change` is told before nodes come and go."""
+        ChildFailed; `on_change` is told how many there will be, before nodes come and go."""
         self._home = home
         self._console = console
         self._children = children
@@ -95,14 +102,15 @@ class Scaler:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            if (wanted := asked(self._home)) is not None:
-                await self._scale_to(wanted)
+            for wanted in take_asked(self._home):
+                await self._bring(wanted)
 
-    async def _scale_to(self, wanted: Wanted) -> None:
-        """Start the nodes that are missing, and wait for them; let those go that are too many, which takes as long as
-        what they have to finish."""
+    async def _bring(self, wanted: Wanted) -> None:
+        """Start the nodes that are missing, and wait for them; tell those to go that are too many or named, but never
+        the last of a role, and nobody twice: that would mean at once."""
         fresh: list[Service] = []
-        surplus_names: list[str] = []
+        leaving: list[str] = []
+        counts: dict[NodeRole, int] = {}
         for role in NODE_ROLES:
             nodes = [child for child in self._children.values() if child.role == role]
             working = [
@@ -110,11 +118,16 @@ class Scaler:
                 for child in nodes
                 if child.exit_status is None and child.name not in self._draining
             ]
-            fresh += missing(role, wanted.of(role), working, [child.name for child in nodes])
-            surplus_names += surplus(wanted.of(role), working)
-        if fresh or surplus_names:
-            self._on_change(wanted)
-        for name in surplus_names:
+            named = [name for name in working if name in wanted.leave]
+            if len(named) == len(working) and wanted.of(role) is None:
+                named = named[1:]
+            working = [name for name in working if name not in named]
+            count = counts[role] = wanted.of(role) or len(working)
+            fresh += missing(role, count, working, [child.name for child in nodes])
+            leaving += named + surplus(count, working)
+        if fresh or leaving:
+            self._on_change(counts)
+        for name in leaving:
             self._console.say(f"{name} is to finish what it has, and leave")
             self._draining.add(name)
             self._children[name].signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dualpath.cluster import checks
 from dualpath.cluster.certificate import make_certificate
@@ -18,10 +18,16 @@ from dualpath.cluster.home import Home, HomeBusy, write_private
 from dualpath.cluster.nats_server import NAME as NATS
 from dualpath.cluster.nats_server import start_nats, worth_showing
 from dualpath.cluster.output import Console, LogFile
-from dualpath.cluster.plan import Service, meaning_of_loss, start_stages, stop_stages
+from dualpath.cluster.plan import (
+    NodeRole,
+    Service,
+    meaning_of_loss,
+    start_stages,
+    stop_stages,
+)
 from dualpath.cluster.processes import identify
 from dualpath.cluster.record import ClusterRecord, ServiceRecord, State, save_record
-from dualpath.cluster.scaling import SIGNAL, Scaler, Wanted
+from dualpath.cluster.scaling import SIGNAL, Scaler, take_asked
 from dualpath.cluster.welcome import welcome
 from dualpath.memory.admission import check_capacity
 from dualpath.model.api import ModelError
@@ -95,6 +101,7 @@ class Supervisor:
         problems = list(checks.check_ports(self._settings))
         if problems:
             raise CannotStart("\n".join(problems))
+        take_asked(self._home)  # What an earlier cluster was asked for and did not live to do.
         self._record()
         try:
             if not await self._start_unless_stopped():
@@ -116,9 +123,10 @@ class Supervisor:
         finally:
             await self._stop_all()
 
-    def _on_scale(self, wanted: Wanted) -> None:
-        self._update(prefill=wanted.prefill, decode=wanted.decode)
-        if line := checks.bottleneck_line(self._settings):
+    def _on_scale(self, counts: Mapping[NodeRole, int]) -> None:
+        self._update(prefill=counts["prefill"], decode=counts["decode"])
+        # Of a role whose nodes have all died there may be none.
+        if all(counts.values()) and (line := checks.bottleneck_line(self._settings)):
             self._console.say(line)
 
     def _on_signal(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dualpath.cli.drain import drain
 from dualpath.cli.scale import scale
 from dualpath.cli.words import WRONG_USE
 from dualpath.cluster.home import Home
@@ -219,7 +220,7 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     start: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = start(
-        TINY_SERVICES='{"decode-2": ["fail"]}',
+        TINY_SERVICES='{"decode-3": ["fail"]}',
         DUALPATH_SNIC_BANDWIDTH="50MB/s",
         DUALPATH_CNIC_BANDWIDTH="400MB/s",
     )
@@ -232,16 +233,28 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     assert capsys.readouterr().out == "prefill-1 has left the cluster\n"
     assert living(cluster.home) == ["prefill-0", "decode-0", "decode-1"]
     assert "P/D = 0.5 is inside the bottleneck-free range" in cluster.text
+    # Those who are told to go are told once, whoever asks: a second signal would end them at once.
+    record = load_record(cluster.home)
+    assert record is not None
+    for wanted in (Wanted(decode=1), Wanted(leave=("decode-1",)), Wanted(decode=1)):
+        assert ask(cluster.home, record, wanted)
+    assert scale(None, home, None, 1) == 0
+    assert cluster.text.count("decode-1 is to finish what it has, and leave") == 1
+    assert scale(None, home, None, 2) == 0
+    capsys.readouterr()
     # Where there is nothing to do, nothing is done; and a name is not given twice.
     assert scale(None, home, 1, 2) == 0
     assert capsys.readouterr().out == ""
     assert scale(None, home, 2, 1) == 0
     assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-2"]
+    assert drain(None, home, "prefill-2") == 0
+    assert capsys.readouterr().out.endswith("prefill-2 has left the cluster\n")
+    assert living(cluster.home) == ["prefill-0", "decode-0"]
     # One that does not start is told of, and the rest goes on.
     assert scale(None, home, None, 2) == 1
-    assert "decode-2 did not start" in capsys.readouterr().err
-    cluster.until_says("the cluster goes on without decode-2: decode-2 failed with exit code 7")
-    assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-2"]
+    assert "decode-3 did not start" in capsys.readouterr().err
+    cluster.until_says("the cluster goes on without decode-3: decode-3 failed with exit code 7")
+    assert living(cluster.home) == ["prefill-0", "decode-0"]
     record = load_record(cluster.home)
     assert record is not None
     assert cluster.end() == 0

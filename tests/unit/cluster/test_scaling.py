@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dualpath.cluster.home import Home
 from dualpath.cluster.plan import Service
-from dualpath.cluster.scaling import Wanted, asked, missing, surplus
+from dualpath.cluster.scaling import Wanted, missing, surplus, take_asked
 
 
 def test_missing_nodes_get_names_that_nobody_had() -> None:
@@ -23,11 +23,14 @@ def test_those_that_came_last_leave() -> None:
     assert surplus(3, working) == []
 
 
-def test_what_cannot_be_read_was_not_asked_for(tmp_path: Path) -> None:
+def test_what_was_asked_for_is_taken_once_in_order_and_rubbish_left_out(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.create()
-    assert asked(home) is None
-    home.wanted_file.write_text("{")
-    assert asked(home) is None
-    home.wanted_file.write_text('{"prefill": 2, "decode": 3}')
-    assert asked(home) == Wanted(2, 3)
+    assert take_asked(home) == []
+    home.asks.mkdir()
+    (home.asks / "2-1.json").write_text('{"leave": ["prefill-1"]}')
+    (home.asks / "1-2.json").write_text('{"prefill": 2, "decode": 3}')
+    (home.asks / "3-1.json").write_text("{")
+    assert take_asked(home) == [Wanted(2, 3), Wanted(leave=("prefill-1",))]
+    assert take_asked(home) == []
+    assert not list(home.asks.iterdir())
