@@ -1,6 +1,6 @@
 """How evenly attention is spread over the engines of a group, per forward: quota off and on (paper §5, §6).
 
-    python -m benchmarks.attention_balance [--engines 4] [--pairs 2] [--seconds 16]
+    python -m benchmarks.attention_balance [--engines 4] [--pairs 2] [--seconds 20]
 
 A synthetic cluster whose prefill node has a group of engines: each layer of each forward ends with an AllToAll,
 so all wait for the slowest. Agents ask for turns drawn from trajectories like the paper's 64K trace, all
@@ -43,9 +43,11 @@ BLOCK_TOKENS = 32
 CHUNK_TOKENS = 512
 """8,192 real tokens, with SCALE."""
 LAYERS, ROW_BYTES = 4, 32
-TOKEN_S = 1e-4
 ATTENTION_S = 1.3e-6
 """As of DeepSeek-V3.2 660B in the hardware profile of that name."""
+TOKEN_S = 2e-3
+"""Less than there, so that many forwards fit a run; enough that requests are not used up faster than two cores send
+them."""
 AGENTS_PER_ENGINE = 24
 WANTED_OFF, WANTED_ON = 1.2, 1.06
 
@@ -197,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lives", type=int, default=24, help="trajectories whose KV is stored")
     parser.add_argument("--pairs", type=int, default=2, help="of runs, quota off and on")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds before the window")
-    parser.add_argument("--seconds", type=float, default=16.0, help="of the window")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the window")
     args = parser.parse_args(arguments)
     print(machine())
     source = random.Random(2)

@@ -1,4 +1,4 @@
-"""Commands that measure end in order when they are asked to: they say so, and leave nothing behind."""
+"""What measures ends in order when it is asked to: it says so, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from dualpath.cli.words import INTERRUPTED
+from dualpath.cluster.home import Home
+from dualpath.cluster.processes import alive
+from dualpath.cluster.record import ClusterRecord, load_record
 
 
 def interrupted(arguments: Sequence[str], begun: str) -> tuple[str, int]:
@@ -66,3 +69,36 @@ def test_calibrate_keeps_nothing_of_what_it_has_measured(tmp_path: Path) -> None
     assert "dualpath: interrupted: nothing is kept" in said
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_benchmark_takes_its_cluster_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.joining"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while (record := ready(tmp_path)) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        process.wait(60)
+        while left := [s.name for s in record.services if alive(s.process)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + signal.SIGTERM
+        assert not list(tmp_path.iterdir()), "its home is removed"
+
+
+def ready(directory: Path) -> ClusterRecord | None:
+    """Of the cluster whose home is in a directory."""
+    records = [load_record(Home(home)) for home in directory.iterdir() if home.is_dir()]
+    return next((r for r in records if r is not None and r.state == "ready"), None)
