@@ -161,7 +161,7 @@ class Outbox:
                 if parcel.waiter is not None and not parcel.waiter.done():
                     parcel.waiter.set_result(None)
             budget -= sent
-            if budget <= 0:
+            if budget <= 0 and not self.idle:
                 self._arm()
                 return
 

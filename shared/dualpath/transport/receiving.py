@@ -34,6 +34,7 @@ _LEAST_PER_TURN = 4096
 _WAKE_BYTES = 512 * 1024
 """So much of a payload, or its rest, is worth waking for."""
 
+_ANSWERS = {Kind.WRITE_ACK, Kind.MESSAGE_ACK, Kind.PULLED}
 _HELD = {Kind.MESSAGE, Kind.PULL, *TRANSFER}
 """Kinds whose payload is held here."""
 
@@ -165,11 +166,25 @@ class Receiver:
             self._turn += max(count, _LEAST_PER_TURN)
             self._heard_at = self._loop.time()
             self._on_heard()
-            if events := reader.received(count):
-                return events
-            if count < _WAKE_BYTES and not sock.unread():
+            events = reader.received(count)
+            if ends := self._act(events):
+                return ends
+            begun = events and reader.left
+            if not begun and count < _WAKE_BYTES and not sock.unread():
                 break  # Most likely that was all; to ask would cost as much as to be told.
         self._turn = 0
+        return []
+
+    def _act(self, events: list[Event]) -> list[Event]:
+        """Act on `events` up to an end that has to wait for this side's NIC; returns that and the rest."""
+        for index, event in enumerate(events):
+            if isinstance(event, Begin):
+                self._begin(event.header)
+            elif event.header.kind in _ANSWERS:
+                self._count(event.header)
+                self._sender.acknowledged(event.header)
+            else:
+                return events[index:]
         return []
 
     async def _wait(self) -> list[Event]:
@@ -206,7 +221,7 @@ class Receiver:
         elif not coming.done():
             try:
                 events = self._take()
-            except (PeerGone, MalformedFrame) as error:
+            except Exception as error:  # noqa: BLE001 -- whatever it is, it is the task's
                 coming.set_exception(error)
                 coming.exception()  # Taken, even if who waits for it is cancelled in this very turn.
                 return
@@ -246,13 +261,16 @@ class Receiver:
             )
         return region.resolve(header.offset, nbytes) if nbytes else ()
 
-    async def _end(self, header: Header) -> None:
+    def _count(self, header: Header) -> None:
         self._nic.charge(self._lane, "rx", HEADER_BYTES)
         if header.kind is not Kind.ALIVE:
             self._frames += 1
         elif header.code == BUSY:
             self._frames += 1
             self.held_ups += 1
+
+    async def _end(self, header: Header) -> None:
+        self._count(header)
         if header.kind is Kind.WRITE:
             await self._charge(header.length)
             self._end_write(header)
@@ -264,7 +282,7 @@ class Receiver:
             self._turn += nbytes
             await self._charge(nbytes)
             self._end_write(header)
-        elif header.kind in (Kind.WRITE_ACK, Kind.MESSAGE_ACK, Kind.PULLED):
+        elif header.kind in _ANSWERS:
             self._sender.acknowledged(header)
         elif header.kind in TRANSFER:
             self._on_transfer(header, bytes(self._message))

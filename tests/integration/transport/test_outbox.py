@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from tests.support.wait import until
@@ -59,6 +59,24 @@ async def test_frames_leave_whole_control_first_then_messages_then_bulk(pair: Pa
     assert data == bulk[0] + b"control" + b"message" + bulk[1]
     assert await asyncio.gather(*sending) == [True] * 3
     await until(lambda: outbox.idle)
+
+
+class Greedy(PlainStream):
+    """Takes all at once."""
+
+    def sendmsg(self, buffers: Iterable[memoryview], /) -> int:  # type: ignore[override]
+        return sum(map(len, buffers))
+
+
+async def test_a_frame_that_fills_a_turn_does_not_hold_up_the_next_where_nothing_of_it_is_left() -> (
+    None
+):
+    ours, theirs = socket.socketpair()
+    with Greedy.of(ours) as stream, theirs:
+        outbox = Outbox(stream, pytest.fail)
+        frames = [outbox.put([memoryview(b"1" * BIG)], Priority.BULK) for _ in range(2)]
+        assert [frame.done for frame in frames] == [True, True]
+        outbox.close()
 
 
 async def test_a_frame_of_very_many_pieces_leaves(pair: Pair) -> None:

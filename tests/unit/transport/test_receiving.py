@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import socket
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -12,6 +14,7 @@ from dualpath.transport.outbox import Outbox
 from dualpath.transport.receiving import PeerGone, Receiver
 from dualpath.transport.regions import Regions
 from dualpath.transport.sending import Sender
+from dualpath.transport.stream import ByteStream, PlainStream
 from dualpath.transport.tls import TlsStream
 from dualpath.wire.types import Address
 
@@ -37,19 +40,21 @@ class Held(TlsStream):
         return bool(self._left)
 
 
-async def test_a_link_that_was_closed_takes_nothing_more_of_what_its_stream_holds() -> None:
+def receiver_of(stream: ByteStream, regions: Regions) -> Receiver:
+    """Where nothing but writes is to come."""
+
     async def ignore(peer: Address, message: bytes) -> None:
         raise AssertionError("nothing was to come")
 
-    stream, reader, nic = Held(), FrameReader(), PacedNic("nic")
+    reader, nic = FrameReader(), PacedNic("nic")
     reader.authenticated()
     outbox = Outbox(stream, pytest.fail)
-    receiver = Receiver(
+    return Receiver(
         stream,
         reader,
         lane=Lane.LOW,
         nic=nic,
-        regions=Regions(),
+        regions=regions,
         inbox=Inbox(
             Address("peer", "1", "h", 1),
             ignore,
@@ -58,10 +63,48 @@ async def test_a_link_that_was_closed_takes_nothing_more_of_what_its_stream_hold
         ),
         sender=Sender(outbox, nic, Lane.LOW),
         outbox=outbox,
-        on_heard=lambda: pytest.fail("something was taken"),
+        on_heard=lambda: None,
         on_transfer=lambda header, payload: pytest.fail("something was taken"),
         on_pull=lambda header, payload: pytest.fail("something was taken"),
     )
+
+
+async def test_a_link_that_was_closed_takes_nothing_more_of_what_its_stream_holds() -> None:
+    stream = Held()
+    receiver = receiver_of(stream, Regions())
     receiver.close()
     with pytest.raises(PeerGone, match="this side closed it"):
         await asyncio.wait_for(receiver.run(), 5)
+    assert stream.unread()
+
+
+@pytest.fixture
+def connected() -> Iterator[tuple[PlainStream, socket.socket]]:
+    one, other = socket.socketpair()
+    with contextlib.closing(PlainStream.of(one)) as stream, other:
+        yield stream, other
+
+
+class Broken:
+    """A region that does not keep to its contract."""
+
+    nbytes = 100
+
+    def resolve(self, offset: int, nbytes: int) -> Sequence[memoryview]:
+        raise RuntimeError("no such slot")
+
+    def on_write(self, imm: int) -> None:
+        raise AssertionError("nothing was to land")
+
+
+async def test_who_runs_the_receiver_hears_of_a_region_that_fails_while_it_waits(
+    connected: tuple[PlainStream, socket.socket],
+) -> None:
+    stream, peer = connected
+    regions = Regions()
+    key = regions.register(Broken())
+    running = asyncio.ensure_future(receiver_of(stream, regions).run())
+    await asyncio.sleep(0)
+    peer.sendall(Header(Kind.WRITE, length=100, key=key).pack())
+    with pytest.raises(RuntimeError, match="no such slot"):
+        await asyncio.wait_for(running, 5)
