@@ -50,7 +50,7 @@ def test_the_scale_changes_units_only(profile: HardwareProfile) -> None:
 
 
 def test_the_scale_keeps_the_real_times() -> None:
-    """One turn of DS 27B reads 0.77 GB at 50 GB/s: 15.5 ms, on 1/64 of a node 64 times that."""
+    """One turn of DS 27B reads 0.77 GB at 50 GB/s: 15.5 ms, on 1/32 of a node 32 times that."""
     profile = profile_named("hopper-ds27b")
     context = 32_721 / profile.scale.tokens_each
     read_s = context * profile.token_bytes / profile.snic_bytes_per_s
