@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from dualpath.kvstore.directory.layout import holds_store
 from dualpath.kvstore.directory.survey import (
     collect_directory,
     drop_directory,
@@ -122,6 +123,11 @@ def places(settings: Settings, shard: str | None) -> list[Place]:
             root = block_directory(settings)
             if not root.is_dir():
                 raise ValueError(f"there is no directory {root}; set store_directory")
+            if not holds_store(root):
+                raise ValueError(
+                    f"{root} is not a directory of blocks: it has no keeper.lock, nor any model's blocks; give what "
+                    "store_directory says, or leave --directory out for the shards of a home"
+                )
             return [DirectoryPlace(root)]
         case "s3":
             require_s3()

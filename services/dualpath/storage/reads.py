@@ -1,19 +1,22 @@
-"""A read: blocks go from disk through staging into the client's region, several at a time, in order."""
+"""A read: blocks go from the page cache, or through staging, into the client's region, several at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from dualpath.kvstore.api import ReadStatus
 from dualpath.kvstore.checksum import CHECKSUM_BYTES
 from dualpath.kvstore.disk import DiskStore
+from dualpath.kvstore.reading import StoredBlock
 from dualpath.storage.calls import answer
 from dualpath.storage.staging import Staging
+from dualpath.tasks import together
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint, Revoked, TransportError
-from dualpath.wire.store import Read, ReadDone
+from dualpath.wire.store import Read, ReadDone, pack_run
 from dualpath.wire.types import Address
 
 log = get_logger(__name__)
@@ -21,8 +24,11 @@ log = get_logger(__name__)
 RUNS_IN_FLIGHT = 4
 
 RUN_BYTES = 1 << 20
-"""Blocks are read from the disk so many bytes at a time, or one by one where they are larger: a turn in a thread
-costs more than reading a small block."""
+"""Blocks are read from the disk, and sent, so many bytes at a time, or one by one where they are larger: a turn in a
+thread, and a write to the client, cost more than reading a small block."""
+
+_Numbered = tuple[int, StoredBlock]
+"""A block, and its number in the read."""
 
 
 @dataclass
@@ -38,8 +44,11 @@ class ReadCall:
     staging: Staging
     endpoint: Endpoint
     turn: asyncio.Semaphore
-    """Shared by the reads of one client, so that a slow one cannot take all of the staging."""
+    """Shared by the reads of one client, so that a slow one cannot take all that there is."""
+    in_place: bool
+    """Whether blocks are sent from the page cache, and not copied to staging."""
     _stopped: bool = False
+    _runs: list[list[int]] = field(default_factory=list)
     _statuses: bytearray = field(default_factory=bytearray)
     _checksums: bytearray = field(default_factory=bytearray)
 
@@ -54,13 +63,12 @@ class ReadCall:
             ReadStatus.FAILED if there else ReadStatus.ABSENT for there in present
         )
         self._checksums = bytearray(CHECKSUM_BYTES * len(self.keys))
-        self._slot_bytes = self.disk.read_bytes(self.request.namespace)
         found = [index for index, there in enumerate(present) if there]
-        per_run = max(1, min(RUN_BYTES // self._slot_bytes, -(-len(found) // RUNS_IN_FLIGHT)))
-        runs = iter([found[at : at + per_run] for at in range(0, len(found), per_run)])
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(RUNS_IN_FLIGHT, len(found))):
-                group.create_task(self._runs(runs))
+        size = self.request.namespace.block_bytes
+        per_run = max(1, min(RUN_BYTES // size, -(-len(found) // RUNS_IN_FLIGHT)))
+        self._runs = [found[at : at + per_run] for at in range(0, len(found), per_run)]
+        numbers = iter(range(len(self._runs)))
+        await together([self._some(numbers) for _ in range(min(RUNS_IN_FLIGHT, len(self._runs)))])
         self.disk.touch(self.request.namespace, self.keys)
         await answer(
             self.endpoint,
@@ -71,42 +79,79 @@ class ReadCall:
     def _over(self) -> bool:
         return self._stopped or asyncio.get_running_loop().time() >= self._ends
 
-    async def _runs(self, runs: Iterator[list[int]]) -> None:
-        for run in runs:
+    async def _some(self, numbers: Iterator[int]) -> None:
+        """Send runs until there is none left, or the call is over."""
+        blocks_of = self._in_place if self.in_place else self._copied
+        for number in numbers:
             async with self.turn:
                 if self._over():
                     return
-                async with self.staging.hold(self._slot_bytes * len(run)) as room:
-                    if self._over():
-                        return
-                    await self._run(run, room)
+                async with blocks_of(number) as blocks:
+                    await self._send(self._runs[number], blocks)
 
-    async def _run(self, run: Sequence[int], room: memoryview) -> None:
-        size, block_bytes = self._slot_bytes, self.request.namespace.block_bytes
-        into = [room[at * size : (at + 1) * size] for at in range(len(run))]
-        keys = [self.keys[index] for index in run]
-        outcomes = await self.disk.read_many(self.request.namespace, keys, into)
-        sends = []
-        for index, buffer, (status, checksum) in zip(run, into, outcomes, strict=True):
-            if status is ReadStatus.FOUND:
-                sends.append(self._send(index, buffer[:block_bytes], checksum))
+    @asynccontextmanager
+    async def _in_place(self, number: int) -> AsyncIterator[list[StoredBlock]]:
+        """A run's blocks where the page cache has them."""
+        ahead = self._runs[number + RUNS_IN_FLIGHT : number + RUNS_IN_FLIGHT + 1]
+        async with self.disk.in_place(
+            self.request.namespace,
+            self._keys_of(self._runs[number]),
+            self._keys_of(ahead[0]) if ahead else (),
+        ) as blocks:
+            yield blocks
+
+    @asynccontextmanager
+    async def _copied(self, number: int) -> AsyncIterator[list[StoredBlock]]:
+        """Copies of a run's blocks in staging."""
+        namespace, run = self.request.namespace, self._runs[number]
+        size = self.disk.read_bytes(namespace)
+        async with self.staging.hold(size * len(run)) as room:
+            if self._over():
+                yield [StoredBlock(ReadStatus.FAILED)] * len(run)
+                return
+            into = [room[at * size : (at + 1) * size] for at in range(len(run))]
+            found = await self.disk.read_many(namespace, self._keys_of(run), into)
+            yield [
+                StoredBlock(status, checksum, buffer[: namespace.block_bytes])
+                for buffer, (status, checksum) in zip(into, found, strict=True)
+            ]
+
+    def _keys_of(self, run: Sequence[int]) -> list[bytes]:
+        return [self.keys[index] for index in run]
+
+    async def _send(self, run: Sequence[int], blocks: Sequence[StoredBlock]) -> None:
+        found: list[tuple[int, StoredBlock]] = []
+        for index, block in zip(run, blocks, strict=True):
+            if block.status is ReadStatus.FOUND:
+                found.append((index, block))
             else:
-                self._statuses[index] = status
-        if len(sends) == 1:
-            await sends[0]
-            return
-        async with asyncio.TaskGroup() as group:
-            for send in sends:
-                group.create_task(send)
+                self._statuses[index] = block.status
+        await together([self._write(part) for part in self._neighbours(found)])
 
-    async def _send(self, index: int, block: memoryview, checksum: bytes) -> None:
-        """Send a block; found is what has landed at the client. Where that is gone, the call is over."""
-        if self._stopped:
+    def _neighbours(self, found: Sequence[_Numbered]) -> list[list[_Numbered]]:
+        """Cut a run into parts, each of which lies in one piece in the client's region."""
+        offsets, step = self.request.offsets, self.request.namespace.block_bytes
+        parts: list[list[_Numbered]] = []
+        for index, block in found:
+            last = parts[-1][-1][0] if parts else -1
+            if parts and index == last + 1 and offsets[index] == offsets[last] + step:
+                parts[-1].append((index, block))
+            else:
+                parts.append([(index, block)])
+        return parts
+
+    async def _write(self, part: Sequence[_Numbered]) -> None:
+        """Send neighbours; found is what has landed at the client. Where that is gone, the call is over."""
+        if self._over():
             return
-        request = self.request
+        request, first = self.request, part[0][0]
         try:
             await self.endpoint.write(
-                self.peer, request.region_key, request.offsets[index], [block], imm=index
+                self.peer,
+                request.region_key,
+                request.offsets[first],
+                [block.data for _, block in part],
+                imm=pack_run(first, len(part)),
             )
         except Revoked:
             self._stopped = True
@@ -115,5 +160,7 @@ class ReadCall:
                 log.info("a read lost its client", peer=self.peer.endpoint_id, error=str(error))
             self._stopped = True
         else:
-            self._statuses[index] = ReadStatus.FOUND
-            self._checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES] = checksum
+            for index, block in part:
+                at = index * CHECKSUM_BYTES
+                self._statuses[index] = ReadStatus.FOUND
+                self._checksums[at : at + CHECKSUM_BYTES] = block.checksum

@@ -18,17 +18,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from dualpath.kvstore.api import ReadStatus, StoreStat, WriteStatus
-from dualpath.kvstore.checksum import CHECKSUM_BYTES
-from dualpath.kvstore.extent import Extent, slot_bytes_of
+from dualpath.kvstore.extent import slot_bytes_of
 from dualpath.kvstore.files import DiskFiles
 from dualpath.kvstore.health import DiskHealth
 from dualpath.kvstore.index import EXTENT_BYTES, BlockIndex, BlockName
@@ -36,6 +35,7 @@ from dualpath.kvstore.lock import StoreInUse as StoreInUse
 from dualpath.kvstore.lock import StoreLock
 from dualpath.kvstore.putting import NewBlock, Put, put_blocks
 from dualpath.kvstore.quarantine import Quarantine, Suspicion
+from dualpath.kvstore.reading import BlockReader, StoredBlock
 from dualpath.kvstore.recovery import Recovered, recover
 from dualpath.kvstore.syncmark import SyncMark
 from dualpath.kvstore.syncs import Syncs
@@ -43,14 +43,7 @@ from dualpath.kvstore.volume import Volume
 from dualpath.tasks import Tasks, Threads, finish
 from dualpath.wire.store import Namespace
 
-Status = TypeVar("Status", ReadStatus, WriteStatus)
-
 SYNC_S = 1.0
-_NO_CHECKSUM = bytes(CHECKSUM_BYTES)
-
-INLINE_BYTES = 4 << 20
-"""What the page cache holds is read by the event loop, up to so much at a time: copying it takes a few tenths of a
-millisecond, and a thread would cost about as much."""
 
 
 def namespace_dir(namespace: Namespace) -> str:
@@ -107,6 +100,7 @@ class DiskStore:
         self._lock: StoreLock | None = None
         self._syncs: Syncs
         self._volume: Volume
+        self._reader: BlockReader
         self._quarantine: Quarantine
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────
@@ -130,6 +124,13 @@ class DiskStore:
             self._threads,
             self._health,
             held=self._held,
+            direct=self.options.direct,
+        )
+        self._reader = BlockReader(
+            self._index,
+            self._volume,
+            self._threads,
+            self._health,
             direct=self.options.direct,
         )
         self._quarantine = Quarantine(self._index, self._volume, self._threads, self._health)
@@ -217,6 +218,11 @@ class DiskStore:
         size = namespace.block_bytes
         return slot_bytes_of(size) if self.options.direct else size
 
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether `in_place` may be used: not past the page cache, nor where the file system maps no files."""
+        return self._volume.mapped
+
     # ── blocks ─────────────────────────────────────────────────────────────────────────────────────
     async def read(
         self, namespace: Namespace, key: bytes, into: memoryview
@@ -233,49 +239,38 @@ class DiskStore:
         FAILED where the disk could not be read, CORRUPT where the file ends before the block does. What `into`
         holds after any status but FOUND is undefined. When this ends, also by cancellation, `into` is left alone.
         """
+        found = await self._reader.read(namespace_dir(namespace), keys, into)
+        self._suspect_cut(namespace, keys, found)
+        return [(block.status, block.checksum) for block in found]
+
+    @asynccontextmanager
+    async def in_place(
+        self, namespace: Namespace, keys: Sequence[bytes], ahead: Sequence[bytes] = ()
+    ) -> AsyncIterator[list[StoredBlock]]:
+        """The blocks where the page cache has them; statuses as those of `read_many`. Their bytes are for system
+        calls alone (see MappedFile), and nothing is written over them while the context is open. Where this waits
+        for the disk, the blocks of `ahead` are on their way as well."""
         space = namespace_dir(namespace)
-        found: list[tuple[int, int, Extent]] = []
-        results = [(ReadStatus.ABSENT, _NO_CHECKSUM)] * len(keys)
-        for at, key in enumerate(keys):
-            if (slot := self._index.find(BlockName(space, key))) is not None:
-                found.append((at, slot, self._volume.extent(space, slot)))
-                results[at] = (ReadStatus.FOUND, self._index.checksum(space, slot))
-                self._index.pin(space, slot)
+        async with self._reader.in_place(space, keys, namespace.block_bytes, ahead) as found:
+            self._suspect_cut(namespace, keys, found)
+            yield found
 
-        def read(cached: bool = False) -> list[bool | OSError]:
-            return [
-                _read(extent, slot, into[at], cached, self.options.direct)
-                for at, slot, extent in found
-            ]
-
-        try:
-            outcomes: list[bool | OSError] = []
-            if not self.options.direct and sum(len(into[at]) for at, _, _ in found) <= INLINE_BYTES:
-                outcomes = read(cached=True)
-            if not all(outcome is True for outcome in outcomes) or len(outcomes) < len(found):
-                outcomes = await self._threads.run(read)
-        finally:
-            for _, slot, _ in found:
-                self._index.unpin(space, slot)
-        for (at, _, _), outcome in zip(found, outcomes, strict=True):
-            if isinstance(outcome, OSError):
-                self._health.failed("read", outcome)
-                results[at] = (ReadStatus.FAILED, _NO_CHECKSUM)
-                continue
-            self._health.worked("read")
-            if not outcome:
-                self.suspect(namespace, [keys[at]])
-                results[at] = (ReadStatus.CORRUPT, _NO_CHECKSUM)
-        for status, _ in results:
-            self._counted(status)
-        return results
+    def _suspect_cut(
+        self, namespace: Namespace, keys: Sequence[bytes], found: Sequence[StoredBlock]
+    ) -> None:
+        cut = [
+            k for k, block in zip(keys, found, strict=True) if block.status is ReadStatus.CORRUPT
+        ]
+        self.suspect(namespace, cut)
 
     async def write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
         """Store blocks, except those that are there. NOT_STORED where the disk refuses, all that it may hold is
         held, or a block does not match its checksum. When this ends, also by cancellation, the blocks' memory is
         not read any more."""
         statuses = await finish(self._write(namespace, blocks))
-        return [self._counted(status) for status in statuses]
+        for status in statuses:
+            self.counters[f"write_{status.name.lower()}"] += 1
+        return statuses
 
     async def _write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
         space = namespace_dir(namespace)
@@ -378,18 +373,3 @@ class DiskStore:
             await self._quarantine.check(found, block_bytes)
         finally:
             self._busy.pop(found.name).set_result(None)
-
-    # ── counting ───────────────────────────────────────────────────────────────────────────────────
-    def _counted(self, status: Status) -> Status:
-        what = "read" if isinstance(status, ReadStatus) else "write"
-        self.counters[f"{what}_{status.name.lower()}"] += 1
-        return status
-
-
-def _read(
-    extent: Extent, slot: int, into: memoryview, cached: bool, direct: bool
-) -> bool | OSError:
-    try:
-        return extent.read_cached(slot, into) if cached else extent.read(slot, into, direct=direct)
-    except OSError as error:
-        return error

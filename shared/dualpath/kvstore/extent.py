@@ -10,6 +10,8 @@ power loss brings back still tells the truth.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Table
 from dualpath.kvstore.files import DiskFile, DiskFiles
 from dualpath.kvstore.index import MAX_SLOTS, SLOT_BITS
+from dualpath.kvstore.mapped import MappedFile
 
 PAGE_BYTES = 4096
 SLOTS_SUFFIX, TABLE_SUFFIX = ".slots", ".table"
@@ -41,7 +44,9 @@ class Extent:
         self._paths = _paths(directory, number)
         self._slots = files.open(self._paths[0], writable=writable)
         self._direct: DiskFile | None = None
+        self._mapped: MappedFile | None = None
         try:
+            self._slots.read_at_random()
             self._table = files.open(self._paths[1], writable=writable)
         except OSError:
             self._slots.close()
@@ -82,6 +87,39 @@ class Extent:
     def read_cached(self, slot: int, into: memoryview) -> bool:
         """`read` where that waits for no disk. False, and `into` undefined, where it would, or might."""
         return self._slots.read_cached(into, _place(slot) * self.slot_bytes)
+
+    def map(self) -> bool:
+        """Make ready to read in place; False where the file system cannot."""
+        try:
+            self._mapped = MappedFile(self._slots.fd, self.slots * self.slot_bytes)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def cached(self, slot: int, nbytes: int) -> bool:
+        """Whether to read the first `nbytes` bytes of a slot in place waits for no disk."""
+        if self._mapped is None:
+            raise OSError(errno.ENODEV, "the extent is not mapped")
+        return self._mapped.cached(_place(slot) * self.slot_bytes, nbytes)
+
+    def prefetch(self, slot: int, nbytes: int) -> None:
+        """Begin to read into the page cache."""
+        with contextlib.suppress(OSError):
+            self._slots.prefetch(_place(slot) * self.slot_bytes, nbytes)
+
+    def fetch(self, slot: int, nbytes: int) -> bool:
+        """Have a slot's first `nbytes` bytes in the page cache; False where the file has been cut."""
+        return self._slots.fetch(_place(slot) * self.slot_bytes, nbytes)
+
+    def view(self, slot: int, nbytes: int) -> memoryview:
+        """A slot's bytes where they are, after `cached` was asked; for system calls alone (see MappedFile)."""
+        assert self._mapped is not None
+        return self._mapped.view(_place(slot) * self.slot_bytes, nbytes)
+
+    def leave(self, slot: int, nbytes: int) -> None:
+        """The view was used: its pages are not to count as this process's."""
+        assert self._mapped is not None
+        self._mapped.leave(_place(slot) * self.slot_bytes, nbytes)
 
     def write(self, slot: int, block: memoryview) -> None:
         self._slots.write([block], _place(slot) * self.slot_bytes)
@@ -132,6 +170,7 @@ class Extent:
         for file in (self._slots, self._table, self._direct):
             if file is not None:
                 file.close()
+        self._mapped = None
 
 
 def numbers_in(directory: Path) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import cache
 from pathlib import Path
 
 Views = list[memoryview]
@@ -42,6 +43,23 @@ class DiskFile:
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return False
             raise
+
+    def prefetch(self, offset: int, nbytes: int) -> None:
+        """Have the kernel begin to read this into the page cache."""
+        os.posix_fadvise(self.fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def fetch(self, offset: int, nbytes: int) -> bool:
+        """Have this in the page cache; False where the file ends before. Copies nothing."""
+        while nbytes:
+            count = os.sendfile(_nowhere(), self.fd, offset, nbytes)
+            if count == 0:
+                return False
+            offset, nbytes = offset + count, nbytes - count
+        return True
+
+    def read_at_random(self) -> None:
+        """Read ahead no further than what is asked for."""
+        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def write(self, views: Views, offset: int) -> None:
         while views:
@@ -91,6 +109,11 @@ class DiskFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+@cache
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _after(views: Views, count: int) -> Views:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dualpath.wire.store import unpack_run
+
 
 class BlocksRegion:
-    """Block i is at [i · block size, (i + 1) · block size); a write of one carries i as immediate data.
+    """Block i is at [i · block size, (i + 1) · block size); a write's immediate data says which ones it brought
+    (`pack_run`).
 
     The memory stays its owner's. `on_block` is called with a block's number once, when it has landed.
     """
@@ -37,6 +40,7 @@ class BlocksRegion:
         return pieces
 
     def on_write(self, imm: int) -> None:
-        if imm in self._awaited:
-            self._awaited.discard(imm)
-            self._on_block(imm)
+        for index in unpack_run(imm, len(self._views)):
+            if index in self._awaited:
+                self._awaited.discard(index)
+                self._on_block(index)

@@ -44,17 +44,17 @@ class ShardReads:
         self, link: ShardLink, keys: list[bytes], into: list[memoryview], ends: float
     ) -> list[ReadStatus]:
         """Read what one message can name, until the loop's time `ends`. See BlockStore.read."""
-        digests: dict[int, asyncio.Future[bytes]] = {}
+        digests: dict[int, bytes] = {}
+        late: dict[int, asyncio.Future[bytes]] = {}
 
         def landed(index: int) -> None:
             """Digest the block while it is in this processor's cache, and others are on their way."""
             self.outstanding_blocks -= 1
             link.heard()
-            digests[index] = self._threads.start(
-                partial(block_checksum, keys[index], into[index]),
-                self._namespace.block_bytes,
-                inline_bytes=DIGEST_INLINE_BYTES,
-            )
+            if self._namespace.block_bytes <= DIGEST_INLINE_BYTES:
+                digests[index] = block_checksum(keys[index], into[index])
+            else:
+                late[index] = self._threads.start(partial(block_checksum, keys[index], into[index]))
 
         region = BlocksRegion(into, landed)
         region_key = self._endpoint.register(region)
@@ -75,11 +75,11 @@ class ShardReads:
                 await finish(self._endpoint.revoke(region_key))
             finally:
                 self.outstanding_blocks -= region.awaited
-                await finish(asyncio.gather(*digests.values()))
+                await finish(asyncio.gather(*late.values()))
         if done is None:
             return [ReadStatus.FAILED] * len(keys)
-        found = {index: digest.result() for index, digest in digests.items()}
-        statuses = self._verified(link, keys, found, done)
+        digests.update((index, digest.result()) for index, digest in late.items())
+        statuses = self._verified(link, keys, digests, done)
         await self._suspect(
             link,
             [

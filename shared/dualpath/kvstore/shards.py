@@ -15,6 +15,7 @@ from dualpath.kvstore.repair import Repairs
 from dualpath.kvstore.shard import ShardLink, ShardUnavailable, note
 from dualpath.kvstore.shard_reads import ShardReads
 from dualpath.kvstore.shard_writes import ShardWrites
+from dualpath.kvstore.views import checked_views, first_places
 from dualpath.tasks import Tasks, Threads
 from dualpath.telemetry.logs import get_logger
 from dualpath.telemetry.tracing import current
@@ -206,7 +207,7 @@ class ShardStore(BlockStore):
         """Raises ValueError where a view is not of the block's size, or their number not that of the keys.
 
         A shard that turns out to lack a copy of what another gave, or has it damaged, gets it in the background."""
-        into = self._checked(keys, into)
+        into = checked_views(self.namespace.block_bytes, keys, into)
         statuses = [ReadStatus.ABSENT] * len(keys)
         holders = self._placement.holders(keys, self._replicas)
         ends = asyncio.get_running_loop().time() + deadline_s
@@ -279,10 +280,8 @@ class ShardStore(BlockStore):
         depth: int = 0,
     ) -> list[WriteStatus]:
         """Raises ValueError as `read` does. A key that comes twice is written once."""
-        blocks = self._checked(keys, blocks)
-        first: dict[bytes, int] = {}
-        for index, key in enumerate(keys):
-            first.setdefault(key, index)
+        blocks = checked_views(self.namespace.block_bytes, keys, blocks)
+        first = first_places(keys)
         unique = list(first)
         outcome: dict[bytes, set[WriteStatus]] = {key: set() for key in unique}
         ends = asyncio.get_running_loop().time() + deadline_s
@@ -361,15 +360,6 @@ class ShardStore(BlockStore):
             for name, group in groups.items()
             for start in range(0, len(group), most)
         ]
-
-    def _checked(self, keys: Sequence[bytes], views: Sequence[memoryview]) -> list[memoryview]:
-        size = self.namespace.block_bytes
-        if len(keys) != len(views) or any(view.nbytes != size for view in views):
-            raise ValueError(
-                f"the store takes one view of {size} bytes for each of {len(keys)} keys; "
-                f"got {len(views)} of {sorted({view.nbytes for view in views})} bytes"
-            )
-        return [view.cast("B") for view in views]
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

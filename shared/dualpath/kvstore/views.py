@@ -15,3 +15,11 @@ def checked_views(
             f"got {len(views)} of {sorted({view.nbytes for view in views})} bytes"
         )
     return [view.cast("B") for view in views]
+
+
+def first_places(keys: Sequence[bytes]) -> dict[bytes, int]:
+    """Each key once, in order, and where it comes first."""
+    places: dict[bytes, int] = {}
+    for index, key in enumerate(keys):
+        places.setdefault(key, index)
+    return places

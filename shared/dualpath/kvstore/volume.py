@@ -58,6 +58,8 @@ class Volume:
         self._counters = health.counters
         self._held = held
         self._direct = direct
+        self.mapped = not direct
+        """Whether all extents can be read in place."""
         self._extents: dict[tuple[str, int], Extent] = {}
         self._allocating = asyncio.Lock()
         self._grow_from: dict[str, float] = {}
@@ -194,6 +196,8 @@ class Volume:
     def _add(self, space: str, extent: Extent) -> None:
         if self._direct:
             extent.read_directly()
+        else:
+            self.mapped &= extent.map()
         self._extents[space, extent.number] = extent
 
 

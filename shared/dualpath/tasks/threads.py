@@ -24,15 +24,9 @@ class Threads:
         """The result of `call`, made in a thread. When this returns or raises, the call has ended."""
         return await finish(asyncio.get_running_loop().run_in_executor(self._pool, call))
 
-    def start(self, call: Callable[[], T], nbytes: int, *, inline_bytes: int) -> asyncio.Future[T]:
-        """Begin `call`, which works through `nbytes` bytes, in a thread; or do it here, up to `inline_bytes`. The
-        caller awaits it in any case, with `finish`."""
-        loop = asyncio.get_running_loop()
-        if nbytes > inline_bytes:
-            return loop.run_in_executor(self._pool, call)
-        done: asyncio.Future[T] = loop.create_future()
-        done.set_result(call())
-        return done
+    def start(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin `call` in a thread. The caller awaits it in any case, with `finish`."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     async def run_or_inline(self, call: Callable[[], T], nbytes: int) -> T:
         """`call` works through `nbytes` bytes: run it here where a thread would cost more than the work."""

@@ -75,6 +75,12 @@ class Endpoint(ABC):
     async def close(self) -> None:
         """Close every link; whatever is under way ends with LinkError."""
 
+    @property
+    def kernel_reads(self) -> bool:
+        """Whether what is sent is read by system calls alone, so that sources may be views of a mapped file: where
+        the file cannot be read then, the link is lost, and not the process."""
+        return False
+
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
         """Say that regions and sources will lie in this memory for as long as the endpoint lives. Never needed;
         transports that register memory with a NIC do so once, and then move bytes there without a copy. `shared` is

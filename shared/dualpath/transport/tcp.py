@@ -101,6 +101,10 @@ class TcpEndpoint(Endpoint):
             raise RuntimeError(f"endpoint {self.endpoint_id} has no address before start()")
         return self._address
 
+    @property
+    def kernel_reads(self) -> bool:
+        return self._tls is None
+
     async def start(self, on_message: MessageHandler) -> None:
         """Raises OSError where the port cannot be had."""
         if self._listener is not None:

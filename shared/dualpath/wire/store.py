@@ -27,6 +27,9 @@ WRITE_BATCH_BYTES = 1 << 24
 """A shard gives room for so many bytes per WriteOpen, or for one block where that is larger."""
 
 
+_RUN_BITS = 32
+
+
 class Namespace(Message, frozen=True):
     fingerprint: str
     block_bytes: int
@@ -57,7 +60,9 @@ class Release(Message, frozen=True):
 
 
 class Read(Message, frozen=True):
-    """Write block i to the client's region `region_key` at `offsets[i]`. `deadline_s` from receipt."""
+    """Write block i to the client's region `region_key` at `offsets[i]`. `deadline_s` from receipt.
+
+    Blocks that are neighbours there may come as one write, whose immediate data says which (`pack_run`)."""
 
     op: int
     namespace: Namespace
@@ -158,6 +163,17 @@ class StatDone(Message, frozen=True):
     blocks: int
     nbytes: int
     counters: dict[str, int]
+
+
+def pack_run(first: int, blocks: int) -> int:
+    """The immediate data of a write of so many blocks, from number `first` of the read on."""
+    return first | (blocks - 1) << _RUN_BITS
+
+
+def unpack_run(imm: int, total: int) -> range:
+    """Which of a read's `total` blocks a write with this immediate data has brought."""
+    first, more = imm & ((1 << _RUN_BITS) - 1), imm >> _RUN_BITS
+    return range(min(first, total), min(first + more + 1, total))
 
 
 to_shard = Decoder(

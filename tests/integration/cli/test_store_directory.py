@@ -74,3 +74,13 @@ def test_changes_are_refused_while_somebody_keeps_the_directory(root: Path) -> N
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     told = store(tmp_path / "nowhere", "stat")
     assert (told.exit_code, "there is no directory" in told.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("stat",), ("verify",), ("gc",), ("drop", "--all")])
+def test_a_directory_that_is_no_store_is_told_and_left_as_it_is(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "0123456789abcdef-4096").mkdir()
+    told = store(tmp_path, *command)
+    assert (told.exit_code, "is not a directory of blocks" in told.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["0123456789abcdef-4096"]

@@ -13,6 +13,7 @@ from dualpath.kvstore.api import ReadStatus, WriteStatus
 from dualpath.kvstore.checksum import block_checksum
 from dualpath.kvstore.disk import DiskOptions
 from dualpath.kvstore.volume import allocated_bytes
+from dualpath.memory.arena import BufferRegion
 from dualpath.storage import writes
 from dualpath.transport.api import TransportError
 from dualpath.wire import store as wire
@@ -177,8 +178,9 @@ async def test_a_write_call_gets_room_for_one_batch(bench: Any) -> None:
     assert ready.offsets.count(-1) == 5
 
 
-async def test_many_readers_pass_through_little_memory(bench: Any) -> None:
-    await bench.start(staging_bytes=3 * SIZE)
+@pytest.mark.parametrize("direct", [False, True])
+async def test_many_readers_pass_through_little_memory(bench: Any, direct: bool) -> None:
+    await bench.start(staging_bytes=3 * SIZE, options=DiskOptions(direct=direct))
     writer = await bench.store(SIZE, "writer")
     names = [keys(number) for number in range(40)]
     await writer.write(names, [memoryview(block(name)) for name in names], deadline_s=30)
@@ -194,6 +196,29 @@ async def test_many_readers_pass_through_little_memory(bench: Any) -> None:
         for number in range(6):
             group.create_task(read(number))
     assert bench.pool("read_staging_bytes").used == 0
+
+
+async def test_blocks_land_where_they_were_asked_for_and_each_is_told_once(bench: Any) -> None:
+    await bench.start()
+    store, client = await bench.store(SIZE, "writer"), await bench.client()
+    names = [keys(number) for number in range(12)]
+    there = [name for number, name in enumerate(names) if number not in (4, 9)]
+    await store.write(there, [memoryview(block(name)) for name in there], deadline_s=30)
+    memory, told = bytearray(12 * SIZE), list[int]()
+    # Neighbours from 0 to 7, but for one that is absent; then backwards.
+    offsets = tuple(SIZE * place for place in (0, 1, 2, 3, 4, 5, 6, 7, 11, 10, 9, 8))
+    region = BufferRegion(memoryview(memory), lambda imm: told.extend(wire.unpack_run(imm, 12)))
+    region_key = client.endpoint.register(region)
+    done = await client.ask(wire.Read(1, SPACE, b"".join(names), region_key, offsets, 30.0))
+    assert sorted(told) == [number for number in range(12) if number not in (4, 9)]
+    for number, (name, at) in enumerate(zip(names, offsets, strict=True)):
+        found = number not in (4, 9)
+        assert done.statuses[number] == (ReadStatus.FOUND if found else ReadStatus.ABSENT)
+        assert memory[at : at + SIZE] == (block(name) if found else bytes(SIZE))
+        if found:
+            assert done.checksums[16 * number : 16 * number + 16] == block_checksum(
+                name, block(name)
+            )
 
 
 async def test_a_read_into_a_closed_region_ends_at_once(bench: Any, eventually: Eventually) -> None:

@@ -74,6 +74,10 @@ async def get(store: DiskStore, namespace: Namespace, number: int) -> ReadStatus
     """As a reader does: it compares, and says so where a block is damaged."""
     into = memoryview(mmap.mmap(-1, store.read_bytes(namespace)))
     status, checksum = await store.read(namespace, key(number), into)
+    if status in (ReadStatus.FOUND, ReadStatus.ABSENT) and not store.options.direct:
+        async with store.in_place(namespace, [key(number)]) as (stored,):
+            assert (stored.status, stored.checksum) == (status, checksum)
+            assert stored.data == into[: len(stored.data)]
     if status is ReadStatus.FOUND:
         found = into[: namespace.block_bytes]
         if block_checksum(key(number), found) != checksum:
@@ -328,6 +332,59 @@ def test_what_is_read_from_the_page_cache_is_whole_or_nothing(tmp_path: Path) ->
         file.close()
 
 
+def drop_from_cache(root: Path) -> None:
+    for path in root.glob("*/*.slots"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+async def test_blocks_that_are_read_in_place_are_fetched_and_nobody_writes_over_them(
+    tmp_path: Path,
+) -> None:
+    capacity = allocated_bytes(4, 5000)
+    async with opened(tmp_path, capacity_bytes=capacity) as store:
+        for number in range(4):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+        drop_from_cache(tmp_path)
+        asked = [key(0), key(99), key(2)]
+        async with store.in_place(LARGE, asked, [key(3), key(98)]) as (first, absent, second):
+            for number in range(10, 20):
+                assert await put(store, LARGE, number) is WriteStatus.STORED
+            assert first.data == block(LARGE, 0)
+            assert second.data == block(LARGE, 2)
+            assert absent.status is ReadStatus.ABSENT
+            assert there(store, LARGE) >= {0, 2}
+        for number in range(20, 30):
+            assert await put(store, LARGE, number) is WriteStatus.STORED
+        assert not there(store, LARGE) & {0, 2}
+
+
+async def test_a_file_that_is_cut_is_corrupt_in_place_too(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await put(store, LARGE, 1)
+        os.truncate(tmp_path / namespace_dir(LARGE) / "000000.slots", 100)
+        async with store.in_place(LARGE, [key(1)]) as (found,):
+            assert found.status is ReadStatus.CORRUPT
+        await until(lambda: not store._busy)
+        assert there(store, LARGE) == set()
+        assert await put(store, LARGE, 1) is WriteStatus.STORED
+        assert await get(store, LARGE, 1) is ReadStatus.FOUND
+
+
+async def test_a_disk_that_cannot_be_read_fails_in_place_and_recovers(tmp_path: Path) -> None:
+    disk = RefusingFiles(errno.EIO)
+    async with opened(tmp_path, files=disk) as store:
+        await put(store, LARGE, 1)
+        drop_from_cache(tmp_path)
+        disk.refused = {"read"}
+        async with store.in_place(LARGE, [key(1)]) as (found,):
+            assert found.status is ReadStatus.FAILED
+        disk.refused = set()
+        assert await get(store, LARGE, 1) is ReadStatus.FOUND
+        assert store.counters["read_errors"] == 1
+
+
 class RefusingFiles(DiskFiles):
     """A disk that refuses what is in `refused`, once its files are open."""
 
@@ -360,6 +417,10 @@ class RefusingFile(DiskFile):
     def read_cached(self, view: memoryview, offset: int) -> bool:
         self._disk.check("read")
         return super().read_cached(view, offset)
+
+    def fetch(self, offset: int, nbytes: int) -> bool:
+        self._disk.check("read")
+        return super().fetch(offset, nbytes)
 
     def write(self, views: Views, offset: int) -> None:
         self._disk.check("write")

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualpath.kvstore.region import BlocksRegion
+from dualpath.wire.store import pack_run, unpack_run
 
 
 @given(st.integers(1, 5), st.integers(1, 9), st.data())
@@ -22,8 +23,18 @@ def test_a_region_is_its_blocks_end_to_end(blocks: int, size: int, data: st.Data
 
 def test_each_block_is_counted_once_when_it_lands() -> None:
     landed: list[int] = []
-    views = [memoryview(bytearray(4))] * 3
+    views = [memoryview(bytearray(4))] * 6
     region = BlocksRegion(views, landed.append)
-    for imm in (2, 2, 0, 7, 2**60):
+    for imm in (2, 2, 0, 7, 2**64 - 1, pack_run(1, 3), pack_run(6, 1)):
         region.on_write(imm)
-    assert (landed, region.awaited) == ([2, 0], 1)
+    assert (landed, region.awaited) == ([2, 0, 1, 3], 2)
+    region.on_write(pack_run(3, 2**32))
+    assert (landed[4:], region.awaited) == ([4, 5], 0)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 2**32), st.integers(0, 40))
+def test_immediate_data_says_which_blocks_a_write_brings(
+    first: int, blocks: int, total: int
+) -> None:
+    found = list(unpack_run(pack_run(first, blocks), total))
+    assert found == [index for index in range(total) if first <= index < first + blocks]

@@ -12,7 +12,7 @@ import msgspec
 
 from dualpath.kvstore.directory.budget import Report, headroom_bytes, share_out
 from dualpath.kvstore.directory.census import Holdings, tidy
-from dualpath.kvstore.directory.layout import each, replace_file
+from dualpath.kvstore.directory.layout import KEEPER_LOCK, each, replace_file
 from dualpath.kvstore.lock import StoreInUse
 from dualpath.telemetry.logs import get_logger
 
@@ -49,7 +49,7 @@ class KeeperLock:
         """Whether this process has it now. Raises OSError."""
         if self._fd is not None or not self._locks:
             return self._locks
-        fd = os.open(self._root / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._root / KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)

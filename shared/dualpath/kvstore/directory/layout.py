@@ -26,6 +26,7 @@ from dualpath.kvstore.disk import namespace_dir
 from dualpath.kvstore.sealed import TRAILER_BYTES
 from dualpath.wire.store import Namespace
 
+KEEPER_LOCK = "keeper.lock"
 _PAGE = 4096
 _SPACE = re.compile(r"[0-9a-f]{16}-[0-9]{1,12}")
 """See `disk.namespace_dir`."""
@@ -86,6 +87,11 @@ def spaces_in(root: Path) -> list[Space]:
         if _SPACE.fullmatch(entry.name) and entry.is_dir():
             names.append(entry.name)
     return [Space(root, name) for name in sorted(names)]
+
+
+def holds_store(root: Path) -> bool:
+    """Whether a directory has ever been a store of this layout. Raises OSError."""
+    return (root / KEEPER_LOCK).exists() or any(space.blocks.is_dir() for space in spaces_in(root))
 
 
 def key_of(name: str) -> bytes | None:

@@ -19,7 +19,7 @@ from dualpath.kvstore.directory.options import DirectoryOptions
 from dualpath.kvstore.directory.pins import doomed, pin, unpin
 from dualpath.kvstore.directory.upkeep import Upkeep
 from dualpath.kvstore.health import DiskHealth
-from dualpath.kvstore.views import checked_views
+from dualpath.kvstore.views import checked_views, first_places
 from dualpath.lanes.api import Nic
 from dualpath.tasks import Tasks, Threads, together
 from dualpath.wire.store import Namespace
@@ -232,9 +232,7 @@ class DirectoryStore(BlockStore):
     ) -> list[WriteStatus]:
         """Raises ValueError as `read` does. A key that comes twice is written once."""
         blocks = checked_views(self.namespace.block_bytes, keys, blocks)
-        first: dict[bytes, int] = {}
-        for index, key in enumerate(keys):
-            first.setdefault(key, index)
+        first = first_places(keys)
         unique = list(first)
         outcome = dict.fromkeys(unique, WriteStatus.NOT_STORED)
         ends = asyncio.get_running_loop().time() + deadline_s

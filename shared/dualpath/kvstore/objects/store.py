@@ -17,7 +17,7 @@ from dualpath.kvstore.disk import namespace_dir
 from dualpath.kvstore.objects.bucket import Bucket, BucketError
 from dualpath.kvstore.objects.known import Known
 from dualpath.kvstore.sealed import TRAILER_BYTES, is_whole, seal
-from dualpath.kvstore.views import checked_views
+from dualpath.kvstore.views import checked_views, first_places
 from dualpath.lanes.api import Nic
 from dualpath.tasks import Threads
 from dualpath.telemetry.logs import get_logger
@@ -159,9 +159,7 @@ class ObjectStore(BlockStore):
     ) -> list[WriteStatus]:
         """Raises ValueError as `read` does. A key that comes twice is written once."""
         blocks = checked_views(self.namespace.block_bytes, keys, blocks)
-        first: dict[bytes, int] = {}
-        for index, key in enumerate(keys):
-            first.setdefault(key, index)
+        first = first_places(keys)
         unique = list(first)
         outcome = dict.fromkeys(unique, WriteStatus.NOT_STORED)
 

@@ -98,6 +98,10 @@ class RdmaEndpoint(TcpEndpoint):
             await asyncio.to_thread(nixl.try_out, config)
         await super().start(on_message)
 
+    @property
+    def kernel_reads(self) -> bool:
+        return False
+
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
         extent = self._pinned.add(memory)
         if extent is not None:

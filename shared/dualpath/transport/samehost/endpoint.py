@@ -61,6 +61,10 @@ class SameHostEndpoint(TcpEndpoint):
         self._offered.close()
         self._copies.close()
 
+    @property
+    def kernel_reads(self) -> bool:
+        return False
+
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
         if shared is not None:
             self._offered.add(shared)

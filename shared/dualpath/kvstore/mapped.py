@@ -1,0 +1,43 @@
+"""A file as memory that the kernel alone reads: what the page cache holds of it is sent without a copy of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+import numpy as np
+
+_mincore = ctypes.CDLL(None, use_errno=True).mincore
+_mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+_mincore.restype = ctypes.c_int
+
+
+class MappedFile:
+    """The first `nbytes` of a file. Offsets are those of pages. Raises OSError where it cannot be mapped, ValueError
+    where it is shorter.
+
+    Views are for system calls only: those fail where the disk refuses a page or the file has been cut, but a process
+    that touches such a page itself dies of it (SIGBUS).
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._view = memoryview(self._map)
+        self._address: int = np.frombuffer(self._map, np.uint8).ctypes.data
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """It keeps the mapping for as long as it lives."""
+        return self._view[offset : offset + nbytes]
+
+    def cached(self, offset: int, nbytes: int) -> bool:
+        """Whether to read this waits for no disk: all of its pages are in the page cache."""
+        pages = -(-nbytes // mmap.PAGESIZE)
+        there = ctypes.create_string_buffer(pages)
+        if _mincore(self._address + offset, nbytes, there):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return there.raw.count(1) == pages
+
+    def leave(self, offset: int, nbytes: int) -> None:
+        """Count the pages as the page cache's again, and not as this process's."""
+        self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
