@@ -2,9 +2,9 @@
 
     python -m benchmarks.storage_memory [--seconds 150] [--capacity 256MiB] [--rate 60MB/s] [--block 256KiB]
 
-A client stores one new call's blocks after another, so that the shard has to make room of the oldest all the time,
-and reads the latest ones back, verified, at `--rate` each. `own` is what the process itself holds (anonymous memory
-and staging), `resident` counts the pages of files that it has mapped as well.
+A client stores new blocks, a call of 4 MiB after another, so that the shard has to make room of the oldest all the
+time, and reads the latest ones back, verified, `--rate` of each. `own` is what the process itself holds (anonymous
+memory and staging), `resident` counts the pages of files that it has mapped as well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from benchmarks.storage import key
 from dualpath.kvstore.api import ReadStatus, WriteStatus
 from dualpath.kvstore.disk import DiskOptions
 from dualpath.settings.units import parse_bytes, parse_rate
+from dualpath.telemetry.logs import configure_logging
 
 CALL_BYTES = 4 << 20
 
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--rate", type=parse_rate, default=60e6)
     parser.add_argument("--block", type=parse_bytes, default=256 << 10)
     args = parser.parse_args()
+    configure_logging("benchmark", fmt="console", level="error")
     print(machine())
     with tempfile.TemporaryDirectory(prefix="dualpath-storage-") as directory:
         options = DiskOptions(capacity_bytes=args.capacity)

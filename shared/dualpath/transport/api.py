@@ -77,8 +77,9 @@ class Endpoint(ABC):
 
     @property
     def kernel_reads(self) -> bool:
-        """Whether what is sent is read by system calls alone, so that sources may be views of a mapped file: where
-        the file cannot be read then, the link is lost, and not the process."""
+        """Whether what is sent is read by system calls alone (but for the rest of a frame that has begun when its
+        write is cancelled), so that sources may be views of a mapped file: where that cannot be read, the link is
+        lost, and not the process."""
         return False
 
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
