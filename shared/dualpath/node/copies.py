@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
+from dualpath.memory.copying import Pair as Copy
+from dualpath.memory.copying import copy_pieces
 from dualpath.tasks import Threads
 
-Copy = tuple[memoryview, memoryview]
-"""(target, source), of equal length."""
+__all__ = ["Copier", "Copy"]
 
 
 class Copier:
@@ -22,12 +21,7 @@ class Copier:
     async def run(self, copies: Sequence[Copy]) -> None:
         """Return when all copies are done, also when cancelled meanwhile: memory may be reused then."""
         nbytes = sum(len(source) for _, source in copies)
-        await self._threads.run_or_inline(partial(_copy_all, copies), nbytes)
+        await self._threads.run_or_inline(partial(copy_pieces, copies), nbytes)
 
     def close(self) -> None:
         self._threads.close()
-
-
-def _copy_all(copies: Sequence[Copy]) -> None:
-    for target, source in copies:
-        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

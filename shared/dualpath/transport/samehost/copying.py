@@ -3,18 +3,15 @@ revoked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from dualpath.memory.copying import Bytes, Move, Pair, copy_moves, halves, moves
+
 SHARED_BYTES = 3 << 20
 """From here on a second processor is worth the waking of it: one alone does not use all that memory can give."""
-_MIN_PART_BYTES = 64 * 1024
-"""A smaller piece is copied without letting go of the interpreter's lock: to take it again would take longer."""
-
-Pair = tuple[memoryview, memoryview]
-"""(target, source), of equal length."""
 
 
 class Copies:
@@ -23,20 +20,16 @@ class Copies:
     def __init__(self) -> None:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="pull")
 
-    def copy(self, sources: Sequence[memoryview], targets: Sequence[memoryview]) -> None:
-        """Copy between pieces of the same sum, end to end."""
-        pairs = _pair(sources, targets)
-        total = sum(len(target) for target, _ in pairs)
-        if total < SHARED_BYTES or len(pairs) < 2:
-            _copy(pairs)
+    def copy(self, sources: Sequence[Bytes], targets: Sequence[memoryview]) -> None:
+        """Copy between pieces of the same sum, end to end; `sources` are `[pieces, bytes]` each."""
+        made = list(_between(sources, targets))
+        if sum(source.size for _, source in made) < SHARED_BYTES:
+            copy_moves(made)
             return
-        taken = index = 0
-        while 2 * taken < total and index < len(pairs) - 1:
-            taken += len(pairs[index][0])
-            index += 1
-        other = self._helper.submit(_copy, pairs[index:])
+        mine, others = halves(made)
+        other = self._helper.submit(copy_moves, others)
         try:
-            _copy(pairs[:index])
+            copy_moves(mine)
         finally:
             other.result()
 
@@ -44,24 +37,28 @@ class Copies:
         self._helper.shutdown()
 
 
-def _pair(sources: Sequence[memoryview], targets: Sequence[memoryview]) -> list[Pair]:
+def _between(sources: Sequence[Bytes], targets: Sequence[memoryview]) -> Iterator[Move]:
+    left = [target for target in reversed(targets) if target]
     pairs: list[Pair] = []
-    left = [target for target in targets if target]
-    left.reverse()
     for source in sources:
-        while source:
+        if left and source.size <= len(left[-1]):
+            # Most often: pieces that lie apart, into memory where they lie end to end.
             target = left.pop()
-            count = min(len(source), len(target))
-            pairs.append((target[:count], source[:count]))
-            source = source[count:]
-            if count < len(target):
-                left.append(target[count:])
-    return pairs
-
-
-def _copy(pairs: Sequence[Pair]) -> None:
-    for target, source in pairs:
-        if len(target) < _MIN_PART_BYTES:
-            target[:] = source
+            if source.size < len(target):
+                left.append(target[source.size :])
+            yield np.frombuffer(target, np.uint8, source.size).reshape(source.shape), source
         else:
-            np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            for piece in source:
+                pairs.extend(_cut(piece.data, left))
+    yield from moves(pairs)
+
+
+def _cut(source: memoryview, left: list[memoryview]) -> Iterator[Pair]:
+    """Into the targets that are left, of which the last is the next."""
+    while source:
+        target = left.pop()
+        count = min(len(source), len(target))
+        if count < len(target):
+            left.append(target[count:])
+        yield target[:count], source[:count]
+        source = source[count:]

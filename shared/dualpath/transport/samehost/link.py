@@ -90,9 +90,8 @@ class SameHostLink(Link):
         mapped = self._mapped
         if mapped is None:
             raise MalformedFrame("a PULL came before memory was shared")
-        extents = segments.unpack(payload)
-        sources = mapped.views(extents)
-        nbytes = sum(map(len, sources))
+        sources = mapped.pieces(segments.unpack(payload))
+        nbytes = sum(source.size for source in sources)
         targets = self._receiver.target(header, nbytes)
         if targets is None:
             return 0

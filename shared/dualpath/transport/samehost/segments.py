@@ -10,6 +10,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from dualpath.memory.copying import Bytes
 from dualpath.memory.shared import SEALS, SharedMemory
 from dualpath.transport.frames import MAX_TRANSFER_BYTES, MAX_WRITE_BYTES, MalformedFrame
 from dualpath.transport.rdma.memory import extent_of
@@ -22,17 +26,34 @@ _WORD_BYTES = mmap.PAGESIZE
 
 
 class Extent(NamedTuple):
+    """`count` pieces of `nbytes`, each `step` bytes after the one before it."""
+
     segment: int
     nbytes: int
     offset: int
+    count: int = 1
+    step: int = 0
 
 
 def unpack(payload: bytes | bytearray) -> list[Extent]:
-    """What a PULL says. Raises MalformedFrame."""
+    """What a PULL says, with pieces of equal length at equal distances joined. Raises MalformedFrame."""
     if not payload or len(payload) % _EXTENT.size:
         raise MalformedFrame(f"a PULL cannot have {len(payload)} bytes")
-    extents = [Extent._make(fields) for fields in _EXTENT.iter_unpack(payload)]
-    if sum(extent.nbytes for extent in extents) > MAX_WRITE_BYTES:
+    extents: list[Extent] = []
+    first = (-1, 0, 0)
+    total = step = count = last = 0
+    for piece in _EXTENT.iter_unpack(payload):
+        segment, nbytes, offset = piece
+        total += nbytes
+        if (segment, nbytes) == first[:2] and (count == 1 or offset - last == step):
+            step, count = offset - last, count + 1
+        else:
+            if count:
+                extents.append(Extent(*first, count, step))
+            first, count, step = piece, 1, 0
+        last = offset
+    extents.append(Extent(*first, count, step))
+    if total > MAX_WRITE_BYTES:
         raise MalformedFrame(f"a PULL of more than {MAX_WRITE_BYTES} bytes")
     return extents
 
@@ -71,7 +92,7 @@ class Offered:
                 extents.append(found)
         if not 0 < len(extents) <= MAX_EXTENTS:
             return None
-        return b"".join(_EXTENT.pack(*extent) for extent in extents)
+        return b"".join(_EXTENT.pack(*extent[:3]) for extent in extents)
 
     def _find(self, piece: memoryview) -> Extent | None:
         address, nbytes = extent_of(piece)
@@ -115,21 +136,22 @@ class Mapped:
     @property
     def given_up(self) -> bool:
         """To be asked when what was copied is to be used."""
-        return self._word[0] != 0
+        return bool(self._word[0])
 
-    def views(self, extents: Sequence[Extent]) -> list[memoryview]:
-        """Read-only. Raises MalformedFrame for what lies outside."""
-        views = []
-        for segment, nbytes, offset in extents:
-            if segment >= len(self._segments) or offset + nbytes > len(self._segments[segment]):
-                raise MalformedFrame(
-                    f"a PULL of [{offset}, {offset + nbytes}) of segment {segment}"
-                )
-            views.append(self._segments[segment][offset : offset + nbytes])
-        return views
+    def pieces(self, extents: Sequence[Extent]) -> list[Bytes]:
+        """Read-only, `[count, nbytes]` for each. Raises MalformedFrame for what lies outside."""
+        pieces = []
+        for segment, nbytes, offset, count, step in extents:
+            ends = offset, offset + (count - 1) * step
+            start, stop = min(ends), max(ends) + nbytes
+            if segment >= len(self._segments) or start < 0 or stop > len(self._segments[segment]):
+                raise MalformedFrame(f"a PULL of [{start}, {stop}) of segment {segment}")
+            memory = self._segments[segment][offset : offset + nbytes]
+            pieces.append(as_strided(memory, (count, nbytes), (step, 1), writeable=False))
+        return pieces
 
 
-def _map(fd: int) -> memoryview:
+def _map(fd: int) -> Bytes:
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
         raise ValueError("memory came that its owner may cut: reading it could end this process")
-    return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ))
+    return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ), np.uint8)
