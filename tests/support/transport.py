@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.memory.ranges import RangeAllocator
 from dualpath.memory.shared import SharedMemory
-from dualpath.storage.staging import RangeAllocator
 from dualpath.transport import greeting, handshake, sockets
 from dualpath.transport.api import Buffer, Region
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,9 @@ from dualpath.wire.types import (
     PoolUse,
     Role,
 )
+
+_PUSHES = 2
+"""Layers of a grant that are on their way at a time: all at once take turns, and the first ends with the last."""
 
 
 class TransferFailed(Exception):
@@ -157,7 +160,9 @@ class DecodeNode(Node):
         match message:
             case data.Grant():
                 self._check_grant(request, message)
-                self._start_push(request, self._push(request, peer, message))
+                places = iter(message.places)
+                for _ in range(min(_PUSHES, len(message.places))):
+                    self._start_push(request, self._push(request, peer, message, places))
             case data.PrefillDone():
                 if not request.prefill_done.done():
                     request.prefill_done.set_result(message)
@@ -169,22 +174,35 @@ class DecodeNode(Node):
         if not request.region_key:
             raise MessageRefused(f"{request.attempt} takes no grants (any more)")
         layers, tokens = self.geometry.n_layers, request.prompt_tokens
-        if not (0 <= grant.layer < layers and 0 <= grant.start < grant.stop <= tokens):
+        numbers = [layer for layer, _ in grant.places]
+        if not (
+            all(0 <= layer < layers for layer in numbers)
+            and len(numbers) <= layers
+            and 0 <= grant.start < grant.stop <= tokens
+        ):
             raise TransportError(
-                f"a grant for layer {grant.layer}, tokens [{grant.start}, {grant.stop}) of "
+                f"a grant for layers {numbers}, tokens [{grant.start}, {grant.stop}) of "
                 f"{request.attempt}, which has {layers} layers and {tokens} tokens"
             )
 
-    async def _push(self, request: DecodeRequest, peer: Address, grant: data.Grant) -> None:
+    async def _push(
+        self,
+        request: DecodeRequest,
+        peer: Address,
+        grant: data.Grant,
+        places: Iterator[tuple[int, int]],
+    ) -> None:
+        """Push one layer after another of those that nobody has begun with."""
         region = request.region
         assert region is not None
-        await self.cnic_endpoints[request.assign.engine].write(
-            peer,
-            grant.ring_key,
-            grant.ring_offset,
-            region.rows(grant.layer, grant.start, grant.stop),
-            imm=grant.imm,
-        )
+        for layer, ring_offset in places:
+            await self.cnic_endpoints[request.assign.engine].write(
+                peer,
+                grant.ring_key,
+                ring_offset,
+                region.rows(layer, grant.start, grant.stop),
+                imm=layer,
+            )
 
     def _start_push(self, request: DecodeRequest, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,31 +137,30 @@ class ForwardRow:
         self.run(self._feed())
 
     async def _feed(self) -> None:
-        for layer in range(self._geometry.n_layers):
-            if layer >= self.ring.depth:
-                # The very layer that this one takes the place of: others may have left before it.
-                await self._left[layer - self.ring.depth].wait()
+        depth, n_layers = self.ring.depth, self._geometry.n_layers
+        await self._let_come(range(min(depth, n_layers)))
+        for layer in range(depth, n_layers):
+            # The very layer that this one takes the place of: others may have left before it.
+            await self._left[layer - depth].wait()
+            await self._let_come((layer,))
+
+    async def _let_come(self, layers: Sequence[int]) -> None:
+        """Layers that have places in the ring."""
+        start, stop = self._remote
+        for layer in layers:
+            self._trace.mark("arrive", layer)
+            if start < stop:
+                self._pushed[layer] = asyncio.get_running_loop().create_future()
             self.run(self._arrive(layer))
+        if start < stop:
+            places = tuple((layer, self.ring.offset(layer, start)) for layer in layers)
+            grant = data.Grant(self.request.attempt, places, start, stop, self.ring.key)
+            await self._parts.endpoint.send(self.request.assign.decode, encode(grant))
 
     async def _arrive(self, layer: int) -> None:
-        self._trace.mark("arrive", layer)
-        start, stop = self._remote
-        if start < stop:
-            pushed = self._pushed[layer] = asyncio.get_running_loop().create_future()
-            grant = data.Grant(
-                self.request.attempt,
-                layer,
-                start,
-                stop,
-                self.ring.key,
-                self.ring.offset(layer, start),
-                layer,
-            )
-            await self._parts.endpoint.send(self.request.assign.decode, encode(grant))
-            await self._copy_own(layer)
-            await self._push_of(layer, pushed)
-        else:
-            await self._copy_own(layer)
+        await self._copy_own(layer)
+        if layer in self._pushed:
+            await self._push_of(layer, self._pushed[layer])
         await self._parts.copies.to_device(
             self.ring.buffer, self.ring.offset(layer), self.ring.offset(layer, self.prefix)
         )

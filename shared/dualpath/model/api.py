@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dualpath.blocks import KVGeometry
 from dualpath.memory.device import DeviceBuffer, Staging
+from dualpath.memory.shared import SharedMemory
 from dualpath.model.errors import ModelError as ModelError
 from dualpath.model.history import History
 from dualpath.transport.collectives import Group
@@ -108,6 +109,12 @@ class Backend(ABC):
     @abstractmethod
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Device memory; the caller accounts for it. Contents are undefined."""
+
+    @property
+    def memory(self) -> SharedMemory | None:
+        """Where the windows of its buffers lie, as far as there is room, for processes of this host to read; it stays
+        the back end's. None where they lie elsewhere."""
+        return None
 
     def stage(self, nbytes: int) -> Staging | None:
         """Memory through which a NIC makes the copies of all buffers from now on; the caller closes it. None where

@@ -5,44 +5,40 @@ from __future__ import annotations
 import numpy as np
 
 from dualpath.memory.device import DeviceBuffer
-
-_SLACK = 2
-"""A buffer is used again for a smaller one of at least 1/2 of its size."""
+from dualpath.memory.ranges import RangeAllocator
+from dualpath.memory.shared import SharedMemory
 
 
 class EmulatedMemory:
-    """Gives out buffers, and keeps up to `kept_bytes` of what came back for the next ones: fresh pages, which the
-    kernel has to clear one by one, cost more than copying KV into them. The caller accounts for what is used."""
+    """Buffers out of one `SharedMemory` of `nbytes`. Pages stay, as fresh ones, which the kernel has to clear one by
+    one, cost more than copying KV into them; first fit uses the same ones again.
 
-    def __init__(self, kept_bytes: int) -> None:
-        self._kept_bytes = kept_bytes
-        self._free: list[memoryview] = []
-        """The one that came back last is the last."""
+    The caller accounts for what is used. What finds no range, by rounding to pages or as free ones lie apart, gets
+    memory of its own.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.shared = SharedMemory("device", nbytes)
+        self._ranges = RangeAllocator(nbytes, nbytes)
 
     def allocate(self, nbytes: int) -> NumpyBuffer:
-        fitting = [view for view in self._free if nbytes <= len(view) <= _SLACK * nbytes]
-        if fitting:
-            memory = min(reversed(fitting), key=len)
-            self._free = [view for view in self._free if view is not memory]
-        else:
-            memory = np.empty(nbytes, np.uint8).data
-        return NumpyBuffer(self, memory, nbytes)
-
-    def give_back(self, memory: memoryview) -> None:
-        self._free.append(memory)
-        held = sum(map(len, self._free))
-        while held > self._kept_bytes:
-            held -= len(self._free.pop(0))
+        try:
+            start = self._ranges.allocate(nbytes)
+        except ValueError:
+            start = None
+        if start is None:
+            return NumpyBuffer(np.empty(nbytes, np.uint8).data, None, None)
+        return NumpyBuffer(self.shared.view[start : start + nbytes], self._ranges, start)
 
 
 class NumpyBuffer(DeviceBuffer):
     """A piece of emulated device memory."""
 
-    def __init__(self, owner: EmulatedMemory, memory: memoryview, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._owner = owner
-        self._memory = memory
-        self._wire = memory[:nbytes]
+    def __init__(self, wire: memoryview, ranges: RangeAllocator | None, start: int | None) -> None:
+        self.nbytes = len(wire)
+        self._wire = wire
+        self._ranges = ranges
+        self._start = start
 
     @property
     def wire(self) -> memoryview:
@@ -55,7 +51,7 @@ class NumpyBuffer(DeviceBuffer):
         """Nothing to do: `wire` is the memory."""
 
     def free(self) -> None:
-        memory, self._memory = self._memory, memoryview(b"")
         self.nbytes, self._wire = 0, memoryview(b"")
-        if memory:
-            self._owner.give_back(memory)
+        if self._ranges is not None and self._start is not None:
+            self._ranges.free(self._start)
+        self._ranges = self._start = None

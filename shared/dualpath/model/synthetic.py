@@ -13,6 +13,7 @@ import numpy as np
 from xxhash import xxh3_64
 
 from dualpath.memory.device import DeviceBuffer
+from dualpath.memory.shared import SharedMemory
 from dualpath.model.api import Backend, DecodeRow, LayerView, PrefillForward, PrefillRow
 from dualpath.model.emulated_memory import EmulatedMemory
 from dualpath.model.emulated_time import EmulatedTime
@@ -75,6 +76,10 @@ class SyntheticBackend(Backend):
 
     def join(self, group: Group) -> None:
         self._experts = ExpertTraffic(group, self.profile.all_to_all_bytes)
+
+    @property
+    def memory(self) -> SharedMemory:
+        return self._memory.shared
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         return self._memory.allocate(nbytes)
@@ -174,6 +179,7 @@ class SyntheticBackend(Backend):
 
     def close(self) -> None:
         self._thread.shutdown()
+        self._memory.shared.close()
 
 
 class SyntheticForward(PrefillForward):

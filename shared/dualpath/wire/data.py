@@ -1,6 +1,6 @@
 """Messages over the link between a PE and a DE. The PE drives; the DE is memory that also pushes.
 
-Order: DE → LoadDone; then per chunk and layer: PE → Grant, DE → one-sided write into the PE's ring;
+Order: DE → LoadDone; then per chunk: PE → Grant for layers, DE → a one-sided write of each into the PE's ring;
 PE → one-sided write into the DE's slots; at the end PE → PrefillDone. Who gives an attempt up tells the
 scheduler, which tells the other side.
 """
@@ -22,16 +22,14 @@ class LoadDone(Message, frozen=True):
 
 
 class Grant(Message, frozen=True):
-    """A credit: push rows [start, stop) of `layer` to `ring_key` at `ring_offset`, contiguous. The write
-    carries `imm` as its immediate data."""
+    """Credits for `places`, (layer, offset in the ring) each: push rows [start, stop) of the layer there, contiguous,
+    to `ring_key`, in this order. A layer's write carries its number as immediate data."""
 
     attempt: Attempt
-    layer: int
+    places: tuple[tuple[int, int], ...]
     start: int
     stop: int
     ring_key: int
-    ring_offset: int
-    imm: int
 
 
 class PrefillDone(Message, frozen=True):

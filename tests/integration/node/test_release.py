@@ -69,7 +69,7 @@ async def test_a_grant_that_comes_while_slots_are_given_back_is_refused(
         revoke, refused = endpoint.revoke, asyncio.Event()
 
         async def grant_and_revoke(key: int) -> None:
-            grant = encode(data.Grant(run.attempt, 0, 0, 64, 1, 0, 0))
+            grant = encode(data.Grant(run.attempt, ((0, 0),), 0, 64, 1))
             with pytest.raises(TransportError, match="takes no grants"):
                 await it.decode.on_link(0, peer, grant)
             refused.set()

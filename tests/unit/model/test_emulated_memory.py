@@ -1,36 +1,40 @@
-"""Memory that comes back is used again, by one buffer at a time, and only so much of it is kept."""
+"""Memory that comes back is used again, by one buffer at a time."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualpath.memory.ranges import ALIGNMENT
 from dualpath.model.emulated_memory import EmulatedMemory, NumpyBuffer
 
+PAGE = ALIGNMENT
 
-def test_what_came_back_is_used_again_for_as_much_or_a_little_less() -> None:
-    memory = EmulatedMemory(1 << 20)
-    first = memory.allocate(1000)
-    first.wire[:] = b"x" * 1000
+
+def test_what_came_back_is_used_again() -> None:
+    memory = EmulatedMemory(8 * PAGE)
+    first = memory.allocate(PAGE + 1)
+    first.wire[:] = b"x" * (PAGE + 1)
     first.free()
-    again = memory.allocate(600)
-    assert bytes(again.wire) == b"x" * 600
-    assert again.nbytes == 600
+    again = memory.allocate(PAGE)
+    assert bytes(again.wire) == b"x" * PAGE
+    assert again.nbytes == PAGE
 
 
-def test_no_more_is_kept_than_may_be() -> None:
-    memory = EmulatedMemory(1500)
-    buffers = [memory.allocate(1000) for _ in range(2)]
+def test_what_finds_no_room_has_memory_of_its_own() -> None:
+    memory = EmulatedMemory(2 * PAGE)
+    buffers = [memory.allocate(nbytes) for nbytes in (3 * PAGE, PAGE + 1, 1)]
     for number, buffer in enumerate(buffers):
-        buffer.wire[:] = bytes([number + 1]) * 1000
-        buffer.free()
-    kept = memory.allocate(1000)
-    assert bytes(kept.wire) == b"\2" * 1000
+        buffer.wire[:] = bytes([number + 1]) * buffer.nbytes
+    shared = memory.shared.view
+    assert bytes(shared[: PAGE + 1]) == b"\2" * (PAGE + 1)
+    assert bytes(buffers[0].wire) == b"\1" * 3 * PAGE
+    assert bytes(buffers[2].wire) == b"\3"
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 300)), max_size=40))
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3 * PAGE)), max_size=40))
 def test_buffers_in_use_never_share_memory(steps: list[tuple[bool, int]]) -> None:
-    memory = EmulatedMemory(500)
+    memory = EmulatedMemory(5 * PAGE)
     used: list[tuple[NumpyBuffer, bytes]] = []
     for number, (take, size) in enumerate(steps):
         if take or not used:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualpath.storage.staging import ALIGNMENT, NoRoom, RangeAllocator, Staging
+from dualpath.memory.ranges import ALIGNMENT, RangeAllocator
+from dualpath.storage.staging import NoRoom, Staging
 
 PAGE = ALIGNMENT
 

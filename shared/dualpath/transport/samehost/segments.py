@@ -80,29 +80,36 @@ class Offered:
     def pack(self, pieces: Sequence[memoryview], segments: int) -> bytes | None:
         """Where the pieces lie, neighbours joined; None where not all do in the first `segments` segments, or too
         many of them lie apart."""
-        extents: list[Extent] = []
+        extents: list[tuple[int, int, int]] = []
+        # Of the memory that the piece before lay in: most often the next one does, too.
+        segment = start = 0
+        stop = -1
+        end = -1
         for piece in pieces:
-            found = self._find(piece)
-            if found is None or found.segment >= segments:
-                return None
-            last = extents[-1] if extents else None
-            if last and (last.segment, last.offset + last.nbytes) == (found.segment, found.offset):
-                extents[-1] = last._replace(nbytes=last.nbytes + found.nbytes)
+            address, nbytes = extent_of(piece)
+            if not start <= address <= address + nbytes <= stop:
+                found = self._find(address, nbytes)
+                if found is None or found[2] >= segments:
+                    return None
+                start, stop, segment = found
+                end = -1
+            if address == end:
+                _, before, offset = extents[-1]
+                extents[-1] = segment, before + nbytes, offset
             else:
-                extents.append(found)
+                extents.append((segment, nbytes, address - start))
+            end = address + nbytes
         if not 0 < len(extents) <= MAX_EXTENTS:
             return None
-        return b"".join(_EXTENT.pack(*extent[:3]) for extent in extents)
+        return b"".join(_EXTENT.pack(*extent) for extent in extents)
 
-    def _find(self, piece: memoryview) -> Extent | None:
-        address, nbytes = extent_of(piece)
+    def _find(self, address: int, nbytes: int) -> tuple[int, int, int] | None:
+        """Begin, end and number of the segment that holds all of it."""
         index = bisect_right(self._starts, address, key=lambda known: known[0]) - 1
         if index < 0:
             return None
         start, length, segment = self._starts[index]
-        return (
-            Extent(segment, nbytes, address - start) if address + nbytes <= start + length else None
-        )
+        return (start, start + length, segment) if address + nbytes <= start + length else None
 
     def close(self) -> None:
         for fd in self.fds:
