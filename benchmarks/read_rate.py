@@ -23,6 +23,10 @@ ratio = device / socket, the median of pairs that were taken one right after the
 know how much that depends on: `together`, both processes on one core, and one MiB again and again into 4 MiB, which
 then never leave that core's cache.
 
+With `--pinned` the event loop of the node that reads (of a split, the prefill node) has a core of its own, as each
+process of the reference has, and those of all other processes share the rest: a kernel that packs processes that wake
+each other onto one core makes them wait for each other otherwise.
+
 All is measured as between hosts, through sockets (`sockets`), and as the setting same_host lets processes of one
 host do it: each copies out of the memory of the one before it (`shared-memory`). The reference is a socket copy for
 both.
@@ -31,6 +35,7 @@ both.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -228,6 +233,16 @@ class Result:
         )
 
 
+def pin(running: Cluster, path: str) -> None:
+    """Give the event loop of the node that reads a core of its own. Raises OSError where there is only one."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    reader = "decode" if path == "decode" else "prefill"
+    for service in running.record.services:
+        if service.exit_status is None:
+            cores = {first} if service.name.startswith(reader) else others
+            os.sched_setaffinity(service.process.pid, cores)
+
+
 def measure(contexts: Contexts, same_host: str, path: str, count: int, runs: int) -> Result:
     nbytes = contexts.nbytes(count)
     messages = max(nbytes // MESSAGE_BYTES, 1)
@@ -300,6 +315,9 @@ def main() -> None:
     )
     parser.add_argument("--concurrent", default="1,4", help="requests at once, with commas")
     parser.add_argument("--runs", type=int, default=5, help="of each kind")
+    parser.add_argument(
+        "--pinned", action="store_true", help="the node that reads on a core of its own"
+    )
     args = parser.parse_args()
     if args.cached % BLOCK_TOKENS:
         parser.error(f"--cached must be whole blocks of {BLOCK_TOKENS} tokens")
@@ -315,6 +333,8 @@ def main() -> None:
     for same_host, path, count in product(args.same_host.split(","), args.paths.split(","), counts):
         with cluster(shape.settings(path, count, same_host)) as running:
             contexts = Contexts(running, shape, path, count)
+            if args.pinned:
+                pin(running, path)
             results.append(measure(contexts, same_host, path, count, args.runs))
     report(results)
     print(f"measured: {machine()}")
