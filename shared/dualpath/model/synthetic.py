@@ -71,14 +71,17 @@ class SyntheticBackend(Backend):
         self.grouped = settings.synthetic.all_to_all_bytes > 0
         self._experts: ExpertTraffic | None = None
         self._time = EmulatedTime()
-        self._memory = EmulatedMemory(max(settings.prefill_hbm, settings.decode_hbm))
+        self._memory = EmulatedMemory(
+            max(settings.prefill_hbm, settings.decode_hbm),
+            shared=settings.same_host == "shared-memory",
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="synthetic")
 
     def join(self, group: Group) -> None:
         self._experts = ExpertTraffic(group, self.profile.all_to_all_bytes)
 
     @property
-    def memory(self) -> SharedMemory:
+    def memory(self) -> SharedMemory | None:
         return self._memory.shared
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
@@ -179,7 +182,8 @@ class SyntheticBackend(Backend):
 
     def close(self) -> None:
         self._thread.shutdown()
-        self._memory.shared.close()
+        if self.memory is not None:
+            self.memory.close()
 
 
 class SyntheticForward(PrefillForward):

@@ -107,11 +107,9 @@ class Node(ABC):
         )
         for endpoint in (self.snic_endpoint, *self.cnic_endpoints):
             endpoint.pin(self.arena.memory, self.arena.shared)
-        if settings.same_host == "shared-memory":
-            # A NIC would have all of it backed by pages, used or not.
-            for backend, endpoint in zip(self.backends, self.cnic_endpoints, strict=True):
-                if backend.memory is not None:
-                    endpoint.pin(backend.memory.view, backend.memory)
+        for backend, endpoint in zip(self.backends, self.cnic_endpoints, strict=True):
+            if backend.memory is not None:
+                endpoint.pin(backend.memory.view, backend.memory)
         self.store = make_store(
             settings,
             fingerprint=spec.fingerprint,

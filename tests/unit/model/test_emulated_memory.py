@@ -22,12 +22,12 @@ def test_what_came_back_is_used_again() -> None:
 
 
 def test_what_finds_no_room_has_memory_of_its_own() -> None:
-    memory = EmulatedMemory(2 * PAGE)
+    memory = EmulatedMemory(2 * PAGE, shared=True)
+    assert memory.shared is not None
     buffers = [memory.allocate(nbytes) for nbytes in (3 * PAGE, PAGE + 1, 1)]
     for number, buffer in enumerate(buffers):
         buffer.wire[:] = bytes([number + 1]) * buffer.nbytes
-    shared = memory.shared.view
-    assert bytes(shared[: PAGE + 1]) == b"\2" * (PAGE + 1)
+    assert bytes(memory.shared.view[: PAGE + 1]) == b"\2" * (PAGE + 1)
     assert bytes(buffers[0].wire) == b"\1" * 3 * PAGE
     assert bytes(buffers[2].wire) == b"\3"
 
