@@ -46,15 +46,19 @@ def halves(made: Sequence[Move]) -> tuple[list[Move], list[Move]]:
     first: list[Move] = []
     for index, (target, source) in enumerate(made):
         if source.size > left:
-            pieces, nbytes = source.shape
-            cut = np.s_[: left // nbytes], np.s_[left // nbytes :]
-            if pieces == 1:
-                cut = np.s_[:, :left], np.s_[:, left:]
-            first.append((target[cut[0]], source[cut[0]]))
-            return first, [(target[cut[1]], source[cut[1]]), *made[index + 1 :]]
+            (mine, others), (out_of, rest) = _split(target, left), _split(source, left)
+            return [*first, (mine, out_of)], [(others, rest), *made[index + 1 :]]
         first.append((target, source))
         left -= source.size
     return first, []
+
+
+def _split(pieces: Bytes, left: int) -> tuple[Bytes, Bytes]:
+    """Between two pieces, or within one that is alone, after about `left` bytes."""
+    count, nbytes = pieces.shape
+    if count > 1:
+        return pieces[: left // nbytes], pieces[left // nbytes :]
+    return pieces[:, :left], pieces[:, left:]
 
 
 class _Run:

@@ -29,7 +29,7 @@ def test_every_target_has_its_sources_bytes(places: list[int]) -> None:
     copy_pieces(pairs_of(places, data, whole))
     for part in halves(list(moves(pairs_of(places, data, halved)))):
         copy_moves(part)
-    assert (whole, halved) == (wanted, wanted)
+    assert whole == halved == wanted
 
 
 def test_pieces_at_equal_distances_are_one_move() -> None:

@@ -26,12 +26,12 @@ _WORD_BYTES = mmap.PAGESIZE
 
 
 class Extent(NamedTuple):
-    """`count` pieces of `nbytes`, each `step` bytes after the one before it."""
+    """`pieces` pieces of `nbytes`, each `step` bytes after the one before it."""
 
     segment: int
     nbytes: int
     offset: int
-    count: int = 1
+    pieces: int = 1
     step: int = 0
 
 
@@ -146,15 +146,15 @@ class Mapped:
         return bool(self._word[0])
 
     def pieces(self, extents: Sequence[Extent]) -> list[Bytes]:
-        """Read-only, `[count, nbytes]` for each. Raises MalformedFrame for what lies outside."""
+        """Read-only, `[pieces, nbytes]` for each. Raises MalformedFrame for what lies outside."""
         pieces = []
-        for segment, nbytes, offset, count, step in extents:
-            ends = offset, offset + (count - 1) * step
+        for segment, nbytes, offset, number, step in extents:
+            ends = offset, offset + (number - 1) * step
             start, stop = min(ends), max(ends) + nbytes
             if segment >= len(self._segments) or start < 0 or stop > len(self._segments[segment]):
                 raise MalformedFrame(f"a PULL of [{start}, {stop}) of segment {segment}")
             memory = self._segments[segment][offset : offset + nbytes]
-            pieces.append(as_strided(memory, (count, nbytes), (step, 1), writeable=False))
+            pieces.append(as_strided(memory, (number, nbytes), (step, 1), writeable=False))
         return pieces
 
 
