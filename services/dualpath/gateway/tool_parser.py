@@ -25,14 +25,14 @@ Item = str | CallDelta
 
 def joined(deltas: Iterable[CallDelta]) -> list[ToolCall]:
     """The calls that they are parts of."""
-    calls: list[ToolCall] = []
+    names: list[str] = []
+    arguments: list[list[str]] = []
     for delta in deltas:
         if delta.name is not None:
-            calls.append(ToolCall(delta.name, ""))
-        calls[delta.number] = ToolCall(
-            calls[delta.number].name, calls[delta.number].arguments + delta.arguments
-        )
-    return calls
+            names.append(delta.name)
+            arguments.append([])
+        arguments[delta.number].append(delta.arguments)
+    return [ToolCall(name, "".join(parts)) for name, parts in zip(names, arguments, strict=True)]
 
 
 class _ObjectEnd:

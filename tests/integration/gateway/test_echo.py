@@ -93,3 +93,20 @@ async def test_a_token_without_its_prompt_s_log_probabilities_is_an_error(harnes
     response = await harness.http.post("/v1/completions", json=body)
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal"
+
+
+async def test_a_prompt_alone_comes_back_and_its_answer_is_nobody_s(harness: Harness) -> None:
+    """Its one token would have ended the answer."""
+
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        assert (submit.sampling.max_tokens, submit.sampling.prompt_logprobs) == (1, False)
+        await cluster.say(submit, 0, [ord("?")], "stop")
+
+    harness.cluster.script = script
+    answer = await harness.openai.completions.create(
+        model="synthetic", prompt=[PROMPT, "b"], echo=True, max_tokens=0
+    )
+    assert [choice.text for choice in answer.choices] == [PROMPT, "b"]
+    assert {choice.finish_reason for choice in answer.choices} == {"length"}
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 0)
