@@ -212,8 +212,11 @@ class CompletionFormat(AnswerFormat):
         }
 
     def _top(self, token: Sampled) -> dict[str, float]:
+        """The best, and as OpenAI has it the token itself, where it is none of them."""
         best = token.top[: self.logprobs]
-        return {self._name(token_id): _finite(logprob) for token_id, logprob in best}
+        top = {self._name(token_id): _finite(logprob) for token_id, logprob in best}
+        top.setdefault(self._name(token.token_id), _finite(token.logprob))
+        return top
 
     def _name(self, token_id: int) -> str:
         data = self.tokenizer.token_bytes(token_id)

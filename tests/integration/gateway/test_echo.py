@@ -49,7 +49,11 @@ async def test_the_prompt_and_then_the_answer_have_log_probabilities(
     assert found.tokens == ["a", "bytes:\\xc3", "bytes:\\xa9", "!", *generated]
     assert found.text_offset == [0, 1, 1, 2, 3][: 4 + max_tokens]
     assert found.token_logprobs == [None, -1.0, -2.0, -3.0, -0.5][: 4 + max_tokens]
-    assert found.top_logprobs == [None, *[{"b": -0.25}] * 3, {"?": -0.5}][: 4 + max_tokens]
+    # The best one, and the token itself.
+    assert found.top_logprobs == [
+        *(None, {"b": -0.25, "bytes:\\xc3": -1.0}, {"b": -0.25, "bytes:\\xa9": -2.0}),
+        *({"b": -0.25, "!": -3.0}, {"?": -0.5})[: 1 + max_tokens],
+    ]
     assert answer.usage is not None
     assert answer.usage.completion_tokens == max_tokens
     text, logprobs, finishes = "", list[float | None](), []
