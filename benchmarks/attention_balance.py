@@ -118,12 +118,14 @@ class Figures:
 
 def once(
     batching: str,
+    number: int,
     args: argparse.Namespace,
     home: Path,
     lives: Sequence[tuple[Trajectory, list[int]]],
 ) -> Figures:
+    """One run. What is appended is new in each: else a later one would hit what an earlier one has computed."""
     base = cluster_settings(args.engines, lives)
-    source = random.Random(5)
+    source = random.Random(f"{batching} {number}")
     answered = 0
 
     async def agent(http: httpx.AsyncClient, model: str, number: int) -> None:
@@ -213,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
         store(home, base | {"synthetic": quick, "trace_forwards": False}, [ids for _, ids in lives])
         for number in range(args.pairs):
             for batching in BATCHINGS if number % 2 == 0 else BATCHINGS[::-1]:
-                run = once(batching, args, home, lives)
+                run = once(batching, number, args, home, lives)
                 runs[batching].append(run)
                 print(
                     f"{args.engines} engines  {batching:12} max/mean attention {run.ratio:.3f} "

@@ -27,7 +27,7 @@ def test_too_little_for_an_interval_is_refused(ratios: list[float]) -> None:
 
 
 def test_rates_count_from_the_first_answer_to_the_last() -> None:
-    answers = [compute_bound.Answer(at, 100, 0.5) for at in (13.0, 10.0, 11.0)]
+    answers = [compute_bound.Answer(at, 100, 0.5) for at in (13.0, 10.0, 10.01, 11.0)]
     assert compute_bound.rates(answers) == pytest.approx((200 / 3, 1 / 3))
     with pytest.raises(ValueError, match="tell no rate"):
         compute_bound.rates(answers[:1])
