@@ -7,7 +7,7 @@ from statistics import fmean
 
 from dualpath.loadgen.experiments.bounds import Bounds
 from dualpath.loadgen.experiments.systems import System
-from dualpath.loadgen.report.results import Gate, NicSeries
+from dualpath.loadgen.report.results import Gate, NicSeries, storage_nics
 
 BUSY = 0.9
 """Of its bandwidth a NIC that is said to be the bottleneck must use so much."""
@@ -77,11 +77,6 @@ def client(lag_ms: float, valid: bool) -> Gate:
     return Gate(
         "client not the limit", valid, f"lag of the client, 99th percentile: {lag_ms:.1f} ms"
     )
-
-
-def storage_nics(series: Sequence[NicSeries]) -> list[NicSeries]:
-    """Of the nodes, what they read from storage."""
-    return [s for s in series if s.nic.endswith(".snic") and s.direction == "rx"]
 
 
 def busy(series: Sequence[NicSeries], since_s: float, until_s: float) -> dict[str, float]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from dualpath.loadgen.experiments.gates import storage_nics
-from dualpath.loadgen.report.results import Experiment, NicSeries, Run
+from dualpath.loadgen.report.results import Experiment, NicSeries, Run, storage_nics
 from dualpath.loadgen.report.svg import Bar, Chart, Line, Palette, Stack, bars, lines, stacks
 
 MAX_TIMELINES = 12

@@ -5,6 +5,7 @@ Times are emulated seconds unless a name says real; `Experiment.time` is how man
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ class NicSeries(msgspec.Struct, frozen=True):
     @property
     def role(self) -> str:
         return self.node.partition("-")[0]
+
+
+def storage_nics(series: Sequence[NicSeries]) -> list[NicSeries]:
+    """Of the nodes, what they read from storage."""
+    return [s for s in series if s.nic.endswith(".snic") and s.direction == "rx"]
 
 
 class Dist(msgspec.Struct, frozen=True):
