@@ -21,6 +21,9 @@ from dualpath.transport.frames import (
 )
 from dualpath.transport.outbox import Outbox
 
+_LARGE_BYTES = 1 << 20
+"""After a chunk of so many bytes others have their turn."""
+
 
 class Operation:
     """A write or message. `started`: bytes of it may have left; `complete`: its last frame is on the way."""
@@ -240,6 +243,9 @@ class Sender:
                     operation.pulls -= pull and not parcel.started
             if operation.ack.done():
                 return
+            if not last and length >= _LARGE_BYTES:
+                # A socket that takes all of it at once, as its peer reads as fast, lets nobody else run.
+                await asyncio.sleep(0)
             offset += length
 
     async def _admitted(self) -> None:
