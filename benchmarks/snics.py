@@ -54,12 +54,6 @@ class Window:
         chosen = [n for name, n in self.received.items() if name.startswith(role)]
         return sum(chosen) / (self.seconds * bandwidth * len(chosen))
 
-    @property
-    def imbalance(self) -> float:
-        """max/mean of the SNICs' bytes."""
-        counts = list(self.received.values())
-        return max(counts) * len(counts) / sum(counts) if sum(counts) else 1.0
-
 
 def between(first: Sample, last: Sample) -> Window:
     used, total = (b - a for a, b in zip(first.cpu, last.cpu, strict=True))
