@@ -137,7 +137,7 @@ def bench_ratio(
     shapes: Shapes = None,
     out: Out = None,
 ) -> None:
-    """What does the second read path give at each ratio of prefill to decode nodes? About 8 minutes."""
+    """What does the second read path give at each ratio of prefill to decode nodes? About 7 minutes."""
     _carry_out("ratio", locals())
 
 
@@ -224,7 +224,7 @@ def bench_online(
 
     Agents arrive as a Poisson process; --values are multiples of the rate that fills the prefill nodes' SNICs. A
     system that broke the limits at one rate is not asked for higher ones; between the last rate that it served and
-    the first that it did not, it is asked for middles until those are within 10 %. About 12 minutes.
+    the first that it did not, it is asked for middles until those are within 10 %. About 9 minutes.
     """
     _carry_out("online", locals())
 
