@@ -73,7 +73,7 @@ class SyntheticBackend(Backend):
         self._time = EmulatedTime()
         self._memory = EmulatedMemory(
             max(settings.prefill_hbm, settings.decode_hbm),
-            shared=settings.same_host == "shared-memory",
+            shared=settings.use_shared_memory,
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="synthetic")
 

@@ -462,6 +462,12 @@ class Settings(BaseSettings):
         return self.announce or self.host
 
     @property
+    def use_shared_memory(self) -> bool:
+        """Whether processes of one host read KV in each other's memory: beside plain TCP links only."""
+        plain = self.transport == "tcp" and not (self.tls or self.tls_certificate)
+        return plain and self.same_host == "shared-memory"
+
+    @property
     def use_layerwise(self) -> bool:
         return self.mode != "basic" if self.layerwise is None else self.layerwise
 

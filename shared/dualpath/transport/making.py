@@ -29,8 +29,7 @@ def make_endpoint(
     if settings.transport == "rdma":
         make = _rdma(settings, number)
     else:
-        shares = settings.same_host == "shared-memory" and tls is None
-        make = SameHostEndpoint if shares else TcpEndpoint
+        make = SameHostEndpoint if settings.use_shared_memory else TcpEndpoint
     return make(
         endpoint_id,
         host=settings.host,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -248,4 +249,14 @@ async def test_misuse_is_refused_with_a_sentence() -> None:
     request.tokens = [1]
     with pytest.raises(ValueError, match="grow it first"):
         await engine.decode([request.decode_row()])
+    engine.close()
+
+
+@pytest.mark.parametrize(("transport", "shared"), [("tcp", True), ("rdma", False)])
+def test_device_memory_is_for_others_to_read_only_where_links_can(
+    transport: Literal["tcp", "rdma"], shared: bool
+) -> None:
+    given = Settings(transport=transport, same_host="shared-memory", prefill_hbm=1 << 20)
+    engine = SyntheticBackend(SPEC, given)
+    assert (engine.memory is not None) is shared
     engine.close()

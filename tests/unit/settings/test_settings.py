@@ -148,3 +148,22 @@ def test_secrets_are_not_in_the_representation() -> None:
 def test_home_is_absolute() -> None:
     assert load_settings(home="~/cluster").home == Path.home() / "cluster"
     assert load_settings(home="cluster").home == Path.cwd() / "cluster"
+
+
+_PEM = dict.fromkeys(("tls_certificate", "tls_key", "tls_ca"), Path("x.pem"))
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        ({}, True),
+        ({"same_host": "sockets"}, False),
+        ({"transport": "rdma"}, False),
+        ({"tls": True}, False),
+        (_PEM, False),
+    ],
+)
+def test_memory_is_shared_beside_plain_tcp_alone(given: dict[str, Any], shared: bool) -> None:
+    """RDMA would register all of an emulated device with the NIC; TLS would leave it lying in small pages."""
+    settings = Settings(**{"same_host": "shared-memory", **given})
+    assert settings.use_shared_memory is shared
