@@ -21,6 +21,7 @@ from dualpath.decode.node import DecodeNode
 from dualpath.lanes.nic import PacedNic
 from dualpath.model.backends import load_backend
 from dualpath.model.spec import ModelSpec, load_spec
+from dualpath.model.synthetic import SyntheticBackend
 from dualpath.model.synthetic_kv import reference_tokens
 from dualpath.prefill.node import PrefillNode
 from dualpath.settings import Settings
@@ -232,8 +233,14 @@ def right(it: Rig, run: Run, n: int) -> list[int]:
 
 
 def busy(node: PrefillNode | DecodeNode) -> list[str]:
-    return [pool.name for pool in node.pools() if pool.used or pool.waiting] + [
-        f"attempt {attempt}" for attempt in node.held()
+    return [
+        *(pool.name for pool in node.pools() if pool.used or pool.waiting),
+        *(f"attempt {attempt}" for attempt in node.held()),
+        *(
+            f"device memory of engine {number}"
+            for number, backend in enumerate(node.backends)
+            if isinstance(backend, SyntheticBackend) and backend.used_bytes
+        ),
     ]
 
 

@@ -261,15 +261,19 @@ class DecodeEngine:
     async def _regrow(self, request: DecodeRequest, row: DecodeRow, capacity: int) -> None:
         geometry = self._geometry
         kv = self.backend.allocate(geometry.flat_bytes(capacity))
-        copies = []
-        for layer in range(geometry.n_layers):
-            size = row.tokens * geometry.row_bytes[layer]
-            old = geometry.flat_offset(row.capacity, layer, 0)
-            new = geometry.flat_offset(capacity, layer, 0)
-            await self._copies.to_host(row.kv, old, old + size)
-            copies.append((kv.wire[new : new + size], row.kv.wire[old : old + size]))
-        await self._copier.run(copies)
-        await self._to_device(kv, capacity, row.tokens)
+        try:
+            copies = []
+            for layer in range(geometry.n_layers):
+                size = row.tokens * geometry.row_bytes[layer]
+                old = geometry.flat_offset(row.capacity, layer, 0)
+                new = geometry.flat_offset(capacity, layer, 0)
+                await self._copies.to_host(row.kv, old, old + size)
+                copies.append((kv.wire[new : new + size], row.kv.wire[old : old + size]))
+            await self._copier.run(copies)
+            await self._to_device(kv, capacity, row.tokens)
+        except BaseException:
+            kv.free()
+            raise
         row.kv.free()
         row.kv, row.capacity = kv, capacity
 

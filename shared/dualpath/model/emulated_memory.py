@@ -29,6 +29,11 @@ class EmulatedMemory:
         self._memory = self.shared.view if self.shared else _huge(nbytes)
         self._ranges = RangeAllocator(nbytes, nbytes)
 
+    @property
+    def used_bytes(self) -> int:
+        """Of the piece, by buffers that were not freed."""
+        return self._ranges.used
+
     def allocate(self, nbytes: int) -> NumpyBuffer:
         try:
             start = self._ranges.allocate(nbytes)

@@ -84,6 +84,11 @@ class SyntheticBackend(Backend):
     def memory(self) -> SharedMemory | None:
         return self._memory.shared
 
+    @property
+    def used_bytes(self) -> int:
+        """Of its memory, by buffers that were not freed."""
+        return self._memory.used_bytes
+
     def allocate(self, nbytes: int) -> DeviceBuffer:
         return self._memory.allocate(nbytes)
 

@@ -398,3 +398,25 @@ async def test_a_layer_that_leaves_late_is_not_written_over_by_one_that_takes_it
         run = await it.generate(prompt(300, 1), 5)
         assert run.tokens == right(it, run, 5)
         await it.idle()
+
+
+async def test_a_row_that_cannot_grow_gives_back_what_it_was_to_grow_into(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        (copies,) = it.decode.device_copies
+
+        async def fails(buffer: DeviceBuffer, start: int, stop: int) -> None:
+            raise LinkError("on purpose")
+
+        to_host, copies.to_host = copies.to_host, fails  # type: ignore[method-assign]
+        # The second token fills its block, and the row.
+        lost = await it.generate(prompt(4 * it.geometry.block_tokens - 1, 1), 8)
+        assert lost.lost is not None
+        assert "on purpose" in lost.lost.reason
+        await it.tell("p0", control.Abort(lost.attempt, "lost"))
+        await it.idle()
+        copies.to_host = to_host  # type: ignore[method-assign]
+        again = await it.generate(lost.ids, 8)
+        assert again.tokens == right(it, again, 8)
+        await it.idle()
