@@ -20,7 +20,7 @@ import string
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +160,7 @@ class Seen:
 
 def gateway(served: Cluster) -> Seen:
     text = httpx.get(f"{_root(served)}/metrics", trust_env=False).text
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             sums[sample.name] += sample.value
