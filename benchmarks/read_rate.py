@@ -73,7 +73,8 @@ class Shape:
         room = (concurrent + 1) * (self.cached_bytes + 2 * block)
         return {
             "model": "synthetic",
-            "read_path": path,
+            # By queues, a split gives all to one side while the other's last report is of the read before.
+            "read_path": "halves" if path == "split" else path,
             "same_host": same_host,
             "ring_layers": self.ring_layers,
             "max_context": self.cached + NEW_TOKENS + BLOCK_TOKENS,
