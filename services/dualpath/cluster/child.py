@@ -68,6 +68,9 @@ class Child:
             )
         except OSError:
             os.close(output_read)
+            if self._ready_pipe is not None:
+                os.close(self._ready_pipe)
+                self._ready_pipe = None
             raise
         finally:
             for descriptor in (output_write, *passed):

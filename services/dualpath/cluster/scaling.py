@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
 
@@ -23,11 +24,14 @@ SIGNAL = signal.SIGUSR1
 NODE_ROLES: tuple[NodeRole, ...] = ("prefill", "decode")
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Wanted(msgspec.Struct, frozen=True):
     """So many nodes of a role, one at least; None: as many as there are. Those named in `leave` are to go."""
 
-    prefill: int | None = None
-    decode: int | None = None
+    prefill: Count | None = None
+    decode: Count | None = None
     leave: tuple[str, ...] = ()
 
     def of(self, role: NodeRole) -> int | None:
@@ -47,8 +51,9 @@ def take_asked(home: Home) -> list[Wanted]:
     found = []
     for path in sorted(home.asks.glob("[0-9]*.json")):
         with suppress(OSError, msgspec.MsgspecError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=Wanted))
-        path.unlink(missing_ok=True)
+            data = path.read_bytes()
+            path.unlink()
+            found.append(msgspec.json.decode(data, type=Wanted))
     return found
 
 
@@ -120,6 +125,8 @@ class Scaler:
             ]
             named = [name for name in working if name in wanted.leave]
             if len(named) == len(working) and wanted.of(role) is None:
+                for name in named[:1]:
+                    self._console.say(f"{name} stays: it is the last {role} node")
                 named = named[1:]
             working = [name for name in working if name not in named]
             count = counts[role] = wanted.of(role) or len(working)

@@ -91,6 +91,8 @@ class Supervisor:
                 finally:
                     for number in (*_STOP_SIGNALS, SIGNAL):
                         loop.remove_signal_handler(number)
+                    # A command that has just read the record may still send it: that would be death otherwise.
+                    signal.signal(SIGNAL, signal.SIG_IGN)
                     self._home.record_file.unlink(missing_ok=True)
         except HomeBusy as error:
             raise CannotStart(str(error)) from None
@@ -225,7 +227,12 @@ class Supervisor:
             command += ["--port", str(service.port)]
         child = self._make_child(service.name, service.role)
         started = time.monotonic()
-        child.start(command, self._env)
+        try:
+            child.start(command, self._env)
+        except OSError:
+            # It is no process that could be waited for, or counted.
+            del self._children[service.name]
+            raise
         self._watch(child)
         try:
             await child.until_ready(self._settings.start_s)

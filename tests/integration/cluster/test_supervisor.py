@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -255,6 +257,19 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     assert "decode-3 did not start" in capsys.readouterr().err
     cluster.until_says("the cluster goes on without decode-3: decode-3 failed with exit code 7")
     assert living(cluster.home) == ["prefill-0", "decode-0"]
+    # One that is no process even, as there is nothing to make it of, does not count afterwards.
+    record = load_record(cluster.home)
+    assert record is not None
+    pid = cluster.process.pid
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    free = next(number for number in count() if number not in used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free + 1, before[1]))
+    assert ask(cluster.home, record, Wanted(prefill=2))
+    cluster.until_says("the cluster goes on without prefill-3: [Errno 24]")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert ask(cluster.home, record, Wanted(prefill=2))
+    cluster.until_says("prefill-3 is ready")
     record = load_record(cluster.home)
     assert record is not None
     assert cluster.end() == 0

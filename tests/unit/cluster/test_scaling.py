@@ -31,6 +31,16 @@ def test_what_was_asked_for_is_taken_once_in_order_and_rubbish_left_out(tmp_path
     (home.asks / "2-1.json").write_text('{"leave": ["prefill-1"]}')
     (home.asks / "1-2.json").write_text('{"prefill": 2, "decode": 3}')
     (home.asks / "3-1.json").write_text("{")
+    (home.asks / "4-1.json").write_text('{"prefill": -1}')
+    (home.asks / "5-1.json").write_text('{"decode": 0}')
     assert take_asked(home) == [Wanted(2, 3), Wanted(leave=("prefill-1",))]
     assert take_asked(home) == []
     assert not list(home.asks.iterdir())
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create()
+    (home.asks / "1-1.json").mkdir(parents=True)
+    (home.asks / "2-1.json").write_text('{"prefill": 2}')
+    assert take_asked(home) == [Wanted(2)]
