@@ -78,6 +78,8 @@ class ToolParser:
         self._held = ""
         self._mark: str | None = None
         """With what the calls that are being read were opened."""
+        self._blanks = ""
+        """Before the mark."""
         self._arguments: _ObjectEnd | None = None
         """Of the call whose arguments are being read."""
         self._here = 0
@@ -127,7 +129,7 @@ class ToolParser:
         items.append(shown)
         self._held = text[cut + len(opening) :] if found else text[len(shown) :]
         if found:
-            self._begun, self._mark = True, opening
+            self._begun, self._mark, self._blanks = True, opening, text[len(shown) : cut]
         return found
 
     def _read_calls(self, items: list[Item]) -> bool:
@@ -163,7 +165,8 @@ class ToolParser:
 
     def _close(self, items: list[Item], body: str, closing: str) -> None:
         """Where calls end; `body` is what is held of them."""
-        mark, self._mark = self._mark or "", None
+        mark, self._mark = f"{self._blanks}{self._mark or ''}", None
+        self._blanks = ""
         here, self._here = self._here, 0
         if here:
             rest = self._form.rest.match(body)

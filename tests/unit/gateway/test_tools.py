@@ -43,6 +43,9 @@ WRITTEN: list[tuple[ToolFormat, str, list[str | ToolCall]]] = [
     ),
     (HERMES, '<tool_call>{"name": "time"}', [TIME]),
     (HERMES, "<tool_call>not JSON</tool_call> ok", ["<tool_call>not JSON</tool_call>", " ok"]),
+    # Blanks before what turns out to be no call are text, too.
+    (HERMES, "Say\n <tool_call>x</tool_call> ", ["Say\n <tool_call>x</tool_call> "]),
+    (LLAMA, "Say <|python_tag|>x", ["Say <|python_tag|>x"]),
     (HERMES, "<tool_call>never closed", ["<tool_call>never closed"]),
     (HERMES, "almost <tool_ca", ["almost <tool_ca"]),
     # A call has begun: what comes of its arguments is the client's, whole or not.
