@@ -213,9 +213,10 @@ class CompletionFormat(AnswerFormat):
 
     def _top(self, token: Sampled) -> dict[str, float]:
         """The best, and as OpenAI has it the token itself, where it is none of them."""
-        best = token.top[: self.logprobs]
-        top = {self._name(token_id): _finite(logprob) for token_id, logprob in best}
-        top.setdefault(self._name(token.token_id), _finite(token.logprob))
+        top: dict[str, float] = {}
+        for token_id, logprob in (*token.top[: self.logprobs], (token.token_id, token.logprob)):
+            # Several tokens may have the same text: then the most probable counts.
+            top.setdefault(self._name(token_id), _finite(logprob))
         return top
 
     def _name(self, token_id: int) -> str:

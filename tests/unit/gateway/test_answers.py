@@ -152,5 +152,13 @@ def test_log_probabilities_are_json_even_where_they_are_infinite() -> None:
     assert [best["token"] for best in entry["top_logprobs"]] == ["b"]
 
 
+def test_of_tokens_with_the_same_text_the_most_probable_counts() -> None:
+    """Ids that no token has are alike: all have none."""
+    token = Sampled(50_002, -2.0, ((50_000, -0.1), (50_001, -1.0)))
+    piece = AnswerText(TOKENIZER, SAMPLING).add([token], last=True)
+    (choice,) = whole(completion(logprobs=2), piece)["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [{"": -0.1}]
+
+
 def test_an_event_is_one_line() -> None:
     assert data_event({"text": "a\n\nb\r"}) == b'data: {"text":"a\\n\\nb\\r"}\n\n'
