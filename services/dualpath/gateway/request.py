@@ -182,6 +182,10 @@ class Request:
         """Repeated messages are taken once."""
         if message.attempt != self.attempt or self.over:
             return Refused(f"{message.attempt} is over; the present one is {self.attempt}")
+        if not message.scores.sound:
+            return Refused(
+                "log-probabilities of no tokens, or not as many as there are", "malformed"
+            )
         here = 1 + sum(map(len, self.scores))
         if message.start > here or message.start + len(message.scores) > len(self.prompt):
             return Refused(

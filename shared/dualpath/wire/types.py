@@ -97,6 +97,16 @@ class TokenScores(Value, frozen=True):
     def __len__(self) -> int:
         return len(self.chosen) // 4
 
+    @property
+    def sound(self) -> bool:
+        """Whether it has a token, and all arrays are as long as they should be."""
+        alternatives = self.top * len(self.chosen)
+        return (
+            len(self) > 0
+            and len(self.chosen) % 4 == 0
+            and len(self.ids) == len(self.best) == alternatives
+        )
+
 
 class AttemptStats(Value, frozen=True):
     """How an attempt was served (the Explain object and the usage figures)."""

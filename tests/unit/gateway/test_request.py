@@ -11,13 +11,22 @@ from dualpath.blocks.keys import unpack_tokens
 from dualpath.gateway.request import PAGE_TOKENS, Request, done_with
 from dualpath.wire.control import (
     AttemptOver,
+    Ok,
+    PromptScored,
     Refused,
     TokenAck,
     TokenEvent,
     TokenPage,
     TokenRequest,
 )
-from dualpath.wire.types import Attempt, AttemptStats, FinishReason, Sampled, Sampling
+from dualpath.wire.types import (
+    Attempt,
+    AttemptStats,
+    FinishReason,
+    Sampled,
+    Sampling,
+    TokenScores,
+)
 
 ROOT = root_key("model")
 BLOCK = 4
@@ -49,6 +58,24 @@ def event(
 
 def over(request: Request, code: str = "transfer", *, retry: bool = True) -> AttemptOver:
     return AttemptOver(request.attempt, code, "why", retry)
+
+
+def test_log_probabilities_that_do_not_fit_together_are_refused() -> None:
+    request = make([1, 2, 3, 4], prompt_logprobs=True)
+    four, eight = bytes(4), bytes(8)
+    for scores in (
+        TokenScores(0, b""),
+        TokenScores(0, bytes(5)),
+        TokenScores(1, four, four),
+        TokenScores(1, four, eight, eight),
+        TokenScores(0, four, four, four),
+        TokenScores(-1, four),
+    ):
+        answer = request.take_scores(PromptScored(request.attempt, 1, scores))
+        assert isinstance(answer, Refused), scores
+    assert request.scores == []
+    sound = TokenScores(2, four, eight, eight)
+    assert request.take_scores(PromptScored(request.attempt, 1, sound)) == Ok()
 
 
 def test_tokens_are_taken_in_order_and_once() -> None:
