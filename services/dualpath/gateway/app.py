@@ -105,8 +105,12 @@ def make_app(
             body = await read_object(request, settings.max_body)
             wish_deadline(request.headers, body)
             accepted = await accept(body, tenant, arrived_s)
-            first = [choice.flight.request for choice in accepted.choices if not choice.again]
-            entry.place.charge(sum(len(each.prompt) for each in first), time.monotonic())
+            computed = [
+                choice.flight.request
+                for choice in accepted.choices
+                if not choice.again or choice.echoed is not None
+            ]
+            entry.place.charge(sum(len(each.prompt) for each in computed), time.monotonic())
         except BaseException as error:
             span.fail(str(error))
             entry.end()
@@ -128,6 +132,7 @@ def make_app(
             flights,
             accepted.choices,
             accepted.form,
+            intake.threads,
             stream=accepted.stream,
             include_usage=accepted.include_usage,
             explain=request.headers.get(EXPLAIN) == "1",
@@ -150,6 +155,7 @@ def make_app(
             flights,
             accepted.choices[0],
             accepted.form,
+            intake.threads,
             asked.writer,
             on_response=asked.keep,
             stream=accepted.stream,

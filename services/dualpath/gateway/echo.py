@@ -11,17 +11,25 @@ from dualpath.model.text_stream import Detokenizer
 from dualpath.wire.types import Sampled, TokenScores
 
 
-def echoed(prompt: Sequence[int], scores: Sequence[TokenScores], tokenizer: Tokenizer) -> Piece:
-    """`scores` are those of the prompt's tokens but the first, end to end, which nothing comes before. Raises
-    RuntimeError where some are missing."""
+def echoed(
+    prompt: Sequence[int], scores: Sequence[TokenScores], tokenizer: Tokenizer, text: str
+) -> Piece:
+    """`scores` are those of the prompt's tokens but the first, end to end, which nothing comes before; `text` is the
+    prompt as it is given back. Raises RuntimeError where some are missing."""
     tokens = (Sampled(prompt[0]), *_scored(prompt[1:], scores))
     if len(tokens) != len(prompt):
         raise RuntimeError(f"{len(tokens)} of {len(prompt)} prompt tokens have log-probabilities")
-    detokenizer, offsets, length = Detokenizer(tokenizer), list[int](), 0
+    return Piece(prompt=tokens, prompt_offsets=_offsets(prompt, tokenizer, text))
+
+
+def _offsets(prompt: Sequence[int], tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Where in `text` each token begins. What tokenizing put before the text, such as a BOS, has no place in it."""
+    detokenizer, offsets, length = Detokenizer(tokenizer, frozenset(prompt)), list[int](), 0
     for token_id in prompt:
         offsets.append(length)
         length += len(detokenizer.push([token_id]))
-    return Piece(prompt=tokens, prompt_offsets=tuple(offsets))
+    before = max(length + len(detokenizer.finish()) - len(text), 0)
+    return tuple(max(offset - before, 0) for offset in offsets)
 
 
 def _scored(ids: Sequence[int], scores: Sequence[TokenScores]) -> Iterator[Sampled]:

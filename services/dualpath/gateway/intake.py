@@ -100,10 +100,11 @@ class Intake:
         self._settings = settings
         self._prompts = Prompts(spec, answer_memory_bytes=settings.answer_memory)
         self.stored = StoredResponses(settings.response_memory)
-        self._threads = ThreadPoolExecutor(_THREADS, "tokenize")
+        self.threads = ThreadPoolExecutor(_THREADS, "text")
+        """For what would hold the event loop up."""
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     # ── bodies ─────────────────────────────────────────────────────────────────────────────────────
     async def accept_chat(self, posted: Posted, tenant: Tenant, arrived_s: float) -> Accepted:
@@ -184,7 +185,7 @@ class Intake:
         if nbytes < _INLINE_BYTES:
             return work()
         # A body of some megabytes takes seconds to be checked: other clients' tokens must not wait for it.
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     # ── what is served ─────────────────────────────────────────────────────────────────────────────
     async def _accept(
@@ -261,11 +262,11 @@ class Intake:
             ),
             again,
             remember,
-            self._echoed(flight.request) if prompt.sampling.prompt_logprobs else None,
+            self._echoed(flight.request, prompt) if prompt.sampling.prompt_logprobs else None,
         )
 
-    def _echoed(self, request: Request) -> Callable[[], Piece]:
-        return lambda: echoed(request.prompt, request.scores, self._prompts.tokenizer)
+    def _echoed(self, request: Request, prompt: Prompt) -> Callable[[], Piece]:
+        return lambda: echoed(prompt.ids, request.scores, self._prompts.tokenizer, prompt.echo)
 
     def _reading(self, body: ChatBody | CompletionBody, prompt: Prompt) -> Reading:
         stops, form = body.stop or (), self._prompts.tools

@@ -14,7 +14,13 @@ from dualpath.gateway.emitted import Emitted, Recall, prompt_key
 from dualpath.gateway.errors import invalid
 from dualpath.gateway.keys import Tenant
 from dualpath.gateway.messages import ChatMessage, Tool
-from dualpath.gateway.sampling import check_ids, check_prompt, choose_sampling, prompt_param
+from dualpath.gateway.sampling import (
+    check_ids,
+    check_prompt,
+    check_scores,
+    choose_sampling,
+    prompt_param,
+)
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from dualpath.gateway.tools import HERMES, ToolCall, format_of
 from dualpath.model.api import ModelError
@@ -68,7 +74,9 @@ class Prompts:
 
     def of_completion(self, body: CompletionBody, tenant: Tenant) -> list[Prompt]:
         salt = _salt(tenant, body.cache_salt)
-        return [self._completion_prompt(body, given, salt) for given in body.prompt]
+        prompts = [self._completion_prompt(body, given, salt) for given in body.prompt]
+        check_scores(body, sum(len(prompt.ids) for prompt in prompts))
+        return prompts
 
     def _completion_prompt(self, body: CompletionBody, given: str | list[int], salt: str) -> Prompt:
         if isinstance(given, str):

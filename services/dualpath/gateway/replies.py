@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -25,8 +27,12 @@ from dualpath.wire.types import Sampled
 log = get_logger(__name__)
 
 Outcome = Literal["done", "cancelled", "failed"]
+T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
+
+_INLINE_LOGPROBS = 2000
+"""So many are written out on the event loop: more would hold other clients' tokens up."""
 
 
 def json_response(
@@ -58,6 +64,7 @@ class Reply(Response):
         flights: Flights,
         choices: Sequence[Choice],
         form: AnswerFormat,
+        threads: Executor,
         *,
         stream: bool,
         include_usage: bool,
@@ -66,6 +73,7 @@ class Reply(Response):
     ) -> None:
         super().__init__()
         self._flights, self._choices, self._form = flights, choices, form
+        self._threads = threads
         self._stream, self._include_usage, self._explain = stream, include_usage, explain
         self._on_end = on_end
         self._started = False
@@ -112,7 +120,8 @@ class Reply(Response):
     # ── whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _send_whole(self, scope: Scope, send: Send) -> None:
         answers = await together([self._whole(choice) for choice in self._choices])
-        body = self._form.whole(answers, self._usage())
+        pieces = [answer.piece for answer in answers]
+        body = await self._written(pieces, lambda: self._form.whole(answers, self._usage()))
         if self._explain:
             body["dualpath"] = self._explanation()
         await json_response(body)(scope, nothing, send)
@@ -145,7 +154,8 @@ class Reply(Response):
             nonlocal first
             for part in piece.apart():
                 if self._form.says_something(opening, part):
-                    chunk = self._form.chunk(opening, part, None, first=first)
+                    write = partial(self._form.chunk, opening, part, None, first=first)
+                    chunk = await self._written([part], write)
                     await self._send_event(send, chunk)
                     first = False
 
@@ -167,6 +177,15 @@ class Reply(Response):
             body = b"".join(map(self._event_bytes, events))
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
+    async def _written(self, pieces: Sequence[Piece], write: Callable[[], Json]) -> Json:
+        """What `write` makes of `pieces`; in a thread where they have many log-probabilities."""
+        each = 0 if self._form.logprobs is None else 1 + self._form.logprobs
+        count = each * sum(len(piece.prompt) + len(piece.tokens) for piece in pieces)
+        return write() if count <= _INLINE_LOGPROBS else await self._beside(write)
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     # ── a choice ───────────────────────────────────────────────────────────────────────────────────
     async def _serve(
         self, choice: Choice, tell: Callable[[Piece], Coroutine[Any, Any, None]]
@@ -178,7 +197,7 @@ class Reply(Response):
                 tokens = await self._more(flight)
                 finish = flight.request.finish
                 if echoed is not None:
-                    await tell(echoed())
+                    await tell(await self._beside(echoed))
                     echoed = None
                 piece = text.add(tokens, last=finish is not None)
                 await tell(piece)

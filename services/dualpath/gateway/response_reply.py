@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from starlette.types import Scope, Send
@@ -24,6 +25,7 @@ class ResponseReply(Reply):
         flights: Flights,
         choice: Choice,
         form: AnswerFormat,
+        threads: Executor,
         writer: ResponseWriter,
         *,
         on_response: Callable[[Json], None],
@@ -32,7 +34,7 @@ class ResponseReply(Reply):
         on_end: Callable[[Outcome, ApiError | None], None],
     ) -> None:
         super().__init__(
-            flights, [choice], form, stream=stream, include_usage=True, explain=explain,
+            flights, [choice], form, threads, stream=stream, include_usage=True, explain=explain,
             on_end=on_end,
         )  # fmt: skip
         self._choice, self._writer, self._on_response = choice, writer, on_response

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dualpath.gateway.errors import ApiError, invalid
-from dualpath.gateway.schema import ChatBody, CompletionBody
+from dualpath.gateway.schema import MAX_SCORES, ChatBody, CompletionBody
 from dualpath.gateway.structure import grammar_of
 from dualpath.gateway.tools import ToolFormat
 from dualpath.model.spec import ModelSpec
@@ -40,6 +40,19 @@ def check_ids(ids: Sequence[int], spec: ModelSpec, param: str) -> None:
         bad = next(token for token in ids if not 0 <= token < spec.vocab_size)
         raise invalid(
             f"{param} holds token id {bad}; ids of this model are 0 to {spec.vocab_size - 1}", param
+        )
+
+
+def check_scores(body: CompletionBody, prompt_tokens: int) -> None:
+    """Raise ApiError(400) where those of all prompts, of so many tokens, are more than MAX_SCORES."""
+    if not body.echo or body.logprobs is None:
+        return
+    count = prompt_tokens * (1 + body.logprobs) * (body.n or 1)
+    if count > MAX_SCORES:
+        raise invalid(
+            f"with echo and logprobs an answer may hold {MAX_SCORES} log-probabilities of prompts, but you asked for "
+            f"{count} (prompt tokens × (1 + logprobs) × n); send fewer prompts at a time, or ask for fewer",
+            "logprobs",
         )
 
 

@@ -25,6 +25,8 @@ MAX_STOPS, MAX_STOP_CHARS = 4, 256
 MAX_BIASES = 1024
 MAX_CHOICES = 128
 """Choices of one request, over all of its prompts."""
+MAX_SCORES = 1 << 20
+"""Log-probabilities of prompts' tokens, alternatives too, in one answer: a gateway holds them all."""
 
 StopIds = Annotated[
     list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_IDS, fail_fast=True)

@@ -137,6 +137,25 @@ async def test_a_key_without_tokens_is_told_when_to_come_back(harness: Harness) 
     await until(lambda: harness.gateway.status().pools[places].used == 0)
 
 
+@pytest.mark.parametrize(
+    "gateway_settings", [{"api_keys": HASHES, "key_limits": LIMITED}], indirect=True
+)
+async def test_a_prompt_that_is_computed_for_each_choice_is_charged_for_each(
+    harness: Harness,
+) -> None:
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        await cluster.score(submit, 1, [-1.0] * 59, [])
+        await cluster.say(submit, 0, [ord("x")], "length")
+
+    harness.cluster.script = script
+    body = {"model": "synthetic", "prompt": "p" * 60, "echo": True, "logprobs": 0, "n": 3}
+    answers = [
+        await harness.http.post("/v1/completions", json=body, headers=bearer("key-a"))
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 429]
+
+
 async def test_text_and_ids_are_told_both_ways(harness: Harness) -> None:
     text = "한 👩 <|im_start|>"
     answer = (await harness.http.post("/tokenize", json={"prompt": text})).json()

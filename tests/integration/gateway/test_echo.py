@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.integration.gateway.cluster import FakeCluster
 from tests.integration.gateway.conftest import Harness
@@ -114,3 +116,32 @@ async def test_a_prompt_alone_comes_back_and_its_answer_is_nobody_s(harness: Har
     assert {choice.finish_reason for choice in answer.choices} == {"length"}
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_long_prompt_comes_back_whole(harness: Harness, stream: bool) -> None:
+    """As one whose log-probabilities are written out beside other requests."""
+    prompt = "ab" * 700
+
+    async def script(cluster: FakeCluster, submit: control.Submit) -> None:
+        logprobs = [-float(number) for number in range(1, len(prompt))]
+        assert isinstance(await cluster.score(submit, 1, logprobs, TOP), control.Ok)
+        await cluster.say(submit, 0, [Sampled(ord("?"), -0.5)], "length")
+
+    harness.cluster.script = script
+    body = {"model": "synthetic", "prompt": prompt, "echo": True, "logprobs": 2, "stream": stream}
+    response = await harness.http.post("/v1/completions", json=body)
+    assert response.status_code == 200
+    first = response.text.removeprefix("data: ").partition("\n")[0]
+    choice = json.loads(first)["choices"][0]
+    assert choice["text"].rstrip("?") == prompt
+    found = choice["logprobs"]["token_logprobs"][: len(prompt)]
+    assert found == [None, *(-float(number) for number in range(1, len(prompt)))]
+
+
+async def test_more_log_probabilities_than_a_gateway_holds_are_refused(harness: Harness) -> None:
+    body = {"model": "synthetic", "prompt": "a" * 2000, "echo": True, "logprobs": 20, "n": 128}
+    response = await harness.http.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "logprobs"
+    assert not harness.cluster.submits

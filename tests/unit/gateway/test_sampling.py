@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dualpath.blocks import KVGeometry, KVPart
 from dualpath.gateway.errors import ApiError
-from dualpath.gateway.sampling import choose_sampling
-from dualpath.gateway.schema import UNSUPPORTED, ChatBody, CompletionBody, parse_body
+from dualpath.gateway.sampling import check_scores, choose_sampling
+from dualpath.gateway.schema import MAX_SCORES, UNSUPPORTED, ChatBody, CompletionBody, parse_body
 from dualpath.model.spec import ModelSpec
 from dualpath.wire.types import Sampling
 
@@ -44,6 +44,17 @@ def test_defaults_are_those_of_openai_and_of_the_context() -> None:
     body = parse_body(CompletionBody, COMPLETION)
     assert choose_sampling(body, 100, SPEC, drawn_seed=1).max_tokens == 16
     assert choose_sampling(body, 990, SPEC, drawn_seed=1).max_tokens == 10
+
+
+def test_an_answer_holds_so_many_log_probabilities_of_prompts() -> None:
+    wishes: dict[str, Any] = {"echo": True, "logprobs": 3, "n": 2}
+    most = MAX_SCORES // (4 * 2)
+    check_scores(parse_body(CompletionBody, COMPLETION | wishes), most)
+    with pytest.raises(ApiError, match="fewer") as caught:
+        check_scores(parse_body(CompletionBody, COMPLETION | wishes), most + 1)
+    assert (caught.value.status, caught.value.param) == (400, "logprobs")
+    for less in ({"echo": False}, {"logprobs": None}):
+        check_scores(parse_body(CompletionBody, COMPLETION | wishes | less), MAX_SCORES + 1)
 
 
 def test_the_newer_name_of_max_tokens_wins() -> None:
