@@ -189,7 +189,7 @@ class FrameReader:
         return pieces
 
     def received(self, nbytes: int) -> list[Event]:
-        """`nbytes` more bytes lie in `buffers()`. At most an End and a Begin, or a Begin and its End.
+        """`nbytes` more bytes lie in `buffers()`. At most an End, a Begin, and its own End where it has no payload.
 
         Raises MalformedFrame; the reader is of no use afterwards.
         """
