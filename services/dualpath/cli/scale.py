@@ -64,10 +64,8 @@ def _wait(
             if line not in told:
                 told.add(line)
                 print(line, flush=True)
-        if lost := [
-            s.name for s in _nodes(record) if s.exit_status is not None and s.name not in before
-        ]:
-            complain(f"{', '.join(lost)} did not start; its log: {home.log_file(lost[0])}")
+        if ended := _ended_again(home, record, before):
+            complain(ended)
             return _FAILED
         working = {role: _working(record, role) for role in wanted}
         if all(
@@ -81,6 +79,17 @@ def _wait(
         time.sleep(_TICK_S)
     complain("the cluster has ended meanwhile")
     return NOT_RUNNING
+
+
+def _ended_again(home: Home, record: ClusterRecord, before: Mapping[str, bool]) -> str:
+    """What became of fresh nodes that are not there any more; empty where all are."""
+    ended = [s for s in _nodes(record) if s.exit_status is not None and s.name not in before]
+    if left := [service.name for service in ended if service.has_left]:
+        return f"{', '.join(left)} had to leave again: somebody else asked for another number"
+    if ended:
+        names = ", ".join(service.name for service in ended)
+        return f"{names} did not start; its log: {home.log_file(ended[0].name)}"
+    return ""
 
 
 def _news(record: ClusterRecord, before: Mapping[str, bool]) -> Iterable[str]:
