@@ -15,7 +15,7 @@ from dualpath.bus import BusError
 from dualpath.cli.seat import Seat
 from dualpath.kvstore.making import require_s3
 from dualpath.kvstore.shards import parse_shard
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.settings import Settings, load_settings
 from dualpath.telemetry.logs import configure_logging
 from dualpath.telemetry.process import ServiceError, run_service

@@ -30,7 +30,7 @@ from dualpath.cluster.record import ClusterRecord, ServiceRecord, State, save_re
 from dualpath.cluster.scaling import SIGNAL, Scaler, take_asked
 from dualpath.cluster.welcome import welcome
 from dualpath.memory.admission import check_capacity
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.model.locate import resolve_dtype
 from dualpath.model.spec import ModelSpec, load_spec
 from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, dump_settings

@@ -23,7 +23,7 @@ from dualpath.gateway.sampling import (
 )
 from dualpath.gateway.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from dualpath.gateway.tools import HERMES, ToolCall, format_of
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.model.spec import ModelSpec
 from dualpath.model.text import Tokenizer
 from dualpath.model.text_chat import ChatError, ChatTemplate

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 
 _IRRELEVANT = frozenset(
     {

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import write_tokenizer
 from dualpath.model.checkpoint import weight_files
+from dualpath.model.errors import ModelError
 from dualpath.model.locate import NAMED, model_directory, resolve_dtype
 from dualpath.model.tiny import write_tiny
 from dualpath.settings import Settings, load_settings, shell_path

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dualpath.blocks import KVGeometry, KVPart
-from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import END_ID
 from dualpath.model.checkpoint import config_fields, read_json, weight_files
+from dualpath.model.errors import ModelError
 from dualpath.model.families import Family, family_of, number
 from dualpath.model.fingerprint import FileHashes, fingerprint
 from dualpath.model.locate import NAMED, DType, model_directory, resolve_dtype

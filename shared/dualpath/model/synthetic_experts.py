@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.transport.collectives import Group
 
 _LABEL = struct.Struct("<QQ")

@@ -13,8 +13,8 @@ from typing import Any
 
 import tokenizers
 
-from dualpath.model.api import ModelError
 from dualpath.model.bytelevel import byte_alphabet
+from dualpath.model.errors import ModelError
 
 _PROBE = "A é\n"
 

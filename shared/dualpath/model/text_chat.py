@@ -14,7 +14,7 @@ from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 
 _SPECIAL_TOKENS = (
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",

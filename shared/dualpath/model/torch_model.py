@@ -7,9 +7,9 @@ import os
 import torch
 from torch import Tensor
 
-from dualpath.model.api import ModelError
 from dualpath.model.attention import DecodeCache, PrefillCache, RaggedCache
 from dualpath.model.checkpoint import read_json
+from dualpath.model.errors import ModelError
 from dualpath.model.families import FAMILIES
 from dualpath.model.latent import LatentDecodeCache, LatentPrefillCache
 from dualpath.model.spec import ModelSpec

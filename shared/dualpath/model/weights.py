@@ -17,9 +17,9 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dualpath.model.api import ModelError
 from dualpath.model.attention import IMPLEMENTATION
 from dualpath.model.checkpoint import weight_files
+from dualpath.model.errors import ModelError
 from dualpath.model.experts import MappedExperts
 from dualpath.model.families import Family
 

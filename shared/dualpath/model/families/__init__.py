@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 from dualpath.model.families.base import CachePart, Config, Family, number
 from dualpath.model.families.deepseek_v3 import DeepseekV3
 from dualpath.model.families.llama import Llama

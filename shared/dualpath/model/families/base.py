@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dualpath.model.api import ModelError
+from dualpath.model.errors import ModelError
 
 Config = Mapping[str, Any]
 """A checkpoint's `config.json`."""
