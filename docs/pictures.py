@@ -1,4 +1,4 @@
-"""Draws docs/pictures/: what a terminal of 80 columns shows in real sessions.
+"""Draws the terminals of docs/pictures/: what one of 80 columns shows in real sessions.
 
 `make pictures` draws all, `python docs/pictures.py NAME…` some of them.
 

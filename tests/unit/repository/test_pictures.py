@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+REPORTED = set(re.findall(r"pictures/([\w-]+)\.svg\)", (ROOT / "docs" / "results.md").read_text()))
+"""Of results: `dualpath report` draws them."""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +27,9 @@ def script() -> ModuleType:
     return module
 
 
-def test_every_picture_is_one_that_the_script_draws(script: ModuleType) -> None:
-    assert [path.stem for path in PICTURES] == sorted(" ".join(script.SESSIONS).split())
+def test_every_other_picture_is_one_that_the_script_draws(script: ModuleType) -> None:
+    drawn = [path.stem for path in PICTURES if path.stem not in REPORTED]
+    assert drawn == sorted(" ".join(script.SESSIONS).split())
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
