@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from pathlib import Path
 
 from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
@@ -16,6 +17,7 @@ from dualpath.settings import load_settings, shell_path
 
 _FAILED = 1
 _MARGIN_S = 10.0
+_TICK_S = 0.1
 
 
 def drain(config: Path | None, home: Path | None, name: str) -> int:
@@ -43,17 +45,19 @@ def drain(config: Path | None, home: Path | None, name: str) -> int:
     # What the nodes go by, which this command's own settings need not be.
     its_own = load_settings(place.settings_file)
     limit_s = its_own.drain_s + _MARGIN_S
-    if not _ended(place, record, node, limit_s):
-        complain(
-            f"{name} has not ended within {limit_s:g} s; `dualpath status` shows what it holds"
-        )
+    if problem := _let_go(place, record, node, limit_s):
+        complain(problem)
         return _FAILED
     print(f"{name} has left the cluster")
     return 0
 
 
 def _last_of_its_kind(record: ClusterRecord, node: ServiceRecord) -> str | None:
-    others = [s for s in record.services if s.role == node.role and s != node and alive(s.process)]
+    others = [
+        s
+        for s in record.services
+        if s.role == node.role and s.name != node.name and alive(s.process)
+    ]
     if others:
         return None
     return (
@@ -62,15 +66,23 @@ def _last_of_its_kind(record: ClusterRecord, node: ServiceRecord) -> str | None:
     )
 
 
-def _ended(home: Home, record: ClusterRecord, node: ServiceRecord, limit_s: float) -> bool:
-    """Have the supervisor ask it to go, and wait."""
+def _let_go(home: Home, record: ClusterRecord, node: ServiceRecord, limit_s: float) -> str | None:
+    """Have the supervisor ask it to go, and wait; None: it has left, else why it has not."""
     try:
         handle = os.pidfd_open(node.process.pid)
     except ProcessLookupError:
-        return True
+        return None
     try:
         if not ask(home, record, Wanted(leave=(node.name,))):
-            return True
-        return bool(select.select([handle], [], [], limit_s)[0])
+            return None
+        deadline = time.monotonic() + limit_s
+        while not select.select([handle], [], [], _TICK_S)[0]:
+            # The others may have been told to go before, and the last one is not.
+            now = running_cluster(home)
+            if now is not None and (problem := _last_of_its_kind(now, node)):
+                return problem
+            if time.monotonic() > deadline:
+                return f"{node.name} has not ended within {limit_s:g} s; `dualpath status` shows what it holds"
+        return None
     finally:
         os.close(handle)
