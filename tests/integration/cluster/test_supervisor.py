@@ -241,6 +241,7 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     for wanted in (Wanted(decode=1), Wanted(leave=("decode-1",)), Wanted(decode=1)):
         assert ask(cluster.home, record, wanted)
     assert scale(None, home, None, 1) == 0
+    cluster.until_says("decode-1 has left the cluster")
     assert cluster.text.count("decode-1 is to finish what it has, and leave") == 1
     assert scale(None, home, None, 2) == 0
     capsys.readouterr()
