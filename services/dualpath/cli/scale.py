@@ -106,4 +106,4 @@ def _nodes(record: ClusterRecord) -> list[ServiceRecord]:
 
 def _working(record: ClusterRecord, role: str) -> list[ServiceRecord]:
     """Those that drain still are among them: they have not left."""
-    return [s for s in record.services if s.role == role and alive(s.process)]
+    return [s for s in record.services if s.role == role and s.exit_status is None]
