@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dualpath.cli.leaving import leave
 from dualpath.cli.main_bench import bench
 from dualpath.cli.main_replay import replay
 from dualpath.cli.main_scheduling import calibrate, drain, scale, why
@@ -300,7 +301,10 @@ def serve(
 
 def main() -> None:
     """Entry of the console script."""
-    app(prog_name="dualpath")
+    try:
+        app(prog_name="dualpath")
+    except SystemExit as exit_:
+        leave(exit_)
 
 
 if __name__ == "__main__":
