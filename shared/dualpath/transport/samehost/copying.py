@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from dualpath.memory.copying import Bytes, Move, Pair, copy_moves, halves, moves
+from dualpath.memory.copying import Bytes, Move, copy_moves, halves
 
 SHARED_BYTES = 3 << 20
 """From here on a second processor is worth the waking of it: one alone does not use all that memory can give."""
@@ -39,7 +39,6 @@ class Copies:
 
 def _between(sources: Sequence[Bytes], targets: Sequence[memoryview]) -> Iterator[Move]:
     left = [target for target in reversed(targets) if target]
-    pairs: list[Pair] = []
     for source in sources:
         if left and source.size <= len(left[-1]):
             # Most often: pieces that lie apart, into memory where they lie end to end.
@@ -49,16 +48,15 @@ def _between(sources: Sequence[Bytes], targets: Sequence[memoryview]) -> Iterato
             yield np.frombuffer(target, np.uint8, source.size).reshape(source.shape), source
         else:
             for piece in source:
-                pairs.extend(_cut(piece.data, left))
-    yield from moves(pairs)
+                yield from _cut(piece, left)
 
 
-def _cut(source: memoryview, left: list[memoryview]) -> Iterator[Pair]:
+def _cut(source: Bytes, left: list[memoryview]) -> Iterator[Move]:
     """Into the targets that are left, of which the last is the next."""
-    while source:
+    while source.size:
         target = left.pop()
-        count = min(len(source), len(target))
+        count = min(source.size, len(target))
         if count < len(target):
             left.append(target[count:])
-        yield target[:count], source[:count]
+        yield np.frombuffer(target, np.uint8, count)[np.newaxis], source[np.newaxis, :count]
         source = source[count:]
