@@ -7,6 +7,7 @@ from statistics import fmean
 
 from dualpath.loadgen.experiments.bounds import Bounds
 from dualpath.loadgen.experiments.systems import System
+from dualpath.loadgen.replay import LAG_LIMIT_S
 from dualpath.loadgen.report.results import Gate, NicSeries, storage_nics
 
 BUSY = 0.9
@@ -15,6 +16,8 @@ CPU = 0.8
 """Of the machine's cores so much may be busy: above, it is the CPU that is measured."""
 ALONE = 1.5
 """By so much the bound by storage must exceed the next one for storage NICs to be the bottleneck alone."""
+LATE = 0.01
+"""Of the median time to first token the client may be so late, where that is more than `LAG_LIMIT_S`."""
 HITS = 0.98
 """Of the tokens that a perfect cache hits."""
 
@@ -42,10 +45,12 @@ def hits(cached: int, ideal: int) -> Gate:
 
 
 def bottleneck(system: System, bounds: Bounds, busy: Mapping[str, float]) -> Gate:
-    """Where storage NICs alone are the bound they must have been busy while all agents were there."""
+    """Where storage NICs alone are the bound they must have been busy while all agents were there; of a system that
+    does not balance them, the busiest: that others idle is then its result."""
+    both = "all" if system.balances else "busiest"
     used = {
         "prefill": busy.get("prefill", 0.0),
-        "both": busy.get("all", 0.0),
+        "both": busy.get(both, 0.0),
         "none": 0.0,
     }[system.readers]
     if bounds.by != "storage":
@@ -73,14 +78,18 @@ def cpu(share: float) -> Gate:
     )
 
 
-def client(lag_ms: float, valid: bool) -> Gate:
+def client(lag_s: float, ttft_s: float) -> Gate:
+    """`lag_s`: 99th percentile; `ttft_s`: median."""
+    limit_s = max(LAG_LIMIT_S, LATE * ttft_s)
     return Gate(
-        "client not the limit", valid, f"lag of the client, 99th percentile: {lag_ms:.1f} ms"
+        "client not the limit",
+        lag_s <= limit_s,
+        f"lag of the client, 99th percentile: {lag_s * 1e3:.1f} ms (wanted {limit_s * 1e3:.1f} at most)",
     )
 
 
 def busy(series: Sequence[NicSeries], since_s: float, until_s: float) -> dict[str, float]:
-    """Mean use of the reading SNICs between two times: `prefill`, `decode`, and `all`."""
+    """Mean use of the reading SNICs between two times: of `prefill`, `decode`, `all`, and of the `busiest` one."""
     used: dict[str, list[float]] = {"prefill": [], "decode": [], "all": []}
     for nic in storage_nics(series):
         if not nic.limit_bytes_per_s:
@@ -88,7 +97,8 @@ def busy(series: Sequence[NicSeries], since_s: float, until_s: float) -> dict[st
         share = _mean(nic, since_s, until_s) / nic.limit_bytes_per_s
         used["all"].append(share)
         used.setdefault(nic.role, []).append(share)
-    return {role: fmean(shares) for role, shares in used.items() if shares}
+    found = {role: fmean(shares) for role, shares in used.items() if shares}
+    return {**found, "busiest": max(used["all"])} if used["all"] else found
 
 
 def balance(series: Sequence[NicSeries], since_s: float, until_s: float) -> float:

@@ -15,6 +15,8 @@ class System:
     settings: Mapping[str, Any] = field(default_factory=dict)
     readers: str = "both"
     """prefill, both, or none (reads are free)."""
+    balances: bool = True
+    """False: it reads on either side without a look at which is busy."""
 
 
 BASIC = System("basic", {"mode": "basic"}, "prefill")
@@ -27,7 +29,9 @@ _NAIVE = {"placement": "round-robin", "batching": "token-budget"}
 ABLATION = (
     BASIC,
     System("+ layerwise", {"mode": "pe-only", **_NAIVE}, "prefill"),
-    System("+ dual path", {"mode": "dualpath", "read_path": "round-robin", **_NAIVE}),
+    System(
+        "+ dual path", {"mode": "dualpath", "read_path": "round-robin", **_NAIVE}, balances=False
+    ),
     System("+ scheduling", {"mode": "dualpath", "read_path": "adaptive"}),
     System("+ split", {"mode": "dualpath", "read_path": "split"}),
 )
@@ -37,6 +41,7 @@ BALANCE = (
     System(
         "round robin",
         {"mode": "dualpath", "placement": "round-robin", "read_path": "round-robin"},
+        balances=False,
     ),
     System("adaptive", {"mode": "dualpath", "read_path": "adaptive"}),
     System("split", {"mode": "dualpath", "read_path": "split"}),

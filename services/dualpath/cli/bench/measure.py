@@ -152,7 +152,7 @@ def _run(
     series = sampler.series()
     busy = gates.busy(series, since_s, until_s)
     bounds = _bounds(cell, result)
-    lag_ms = max(result.lag.loop_s.p(99), result.lag.send_s.p(99)) * 1e3
+    lag_s = max(result.lag.loop_s.p(99), result.lag.send_s.p(99))
     wanted = len(result.turns) - stopped
     if isinstance(cell.load, ClosedLoop):
         agents = cell.trace.agents(cell.load.agents)
@@ -173,8 +173,8 @@ def _run(
     if cell.profile is not None:
         # A real model computes on the CPU.
         checks.append(gates.cpu(sampler.cpu))
-    checks.append(gates.client(lag_ms, result.lag.valid))
     latencies = _latencies(cell, result)
+    checks.append(gates.client(lag_s, latencies.ttft_s.p(50)))
     return Run(
         system=cell.system.name,
         shape=cell.shape,
@@ -198,7 +198,7 @@ def _run(
         balance=gates.balance(series, since_s, until_s),
         cpu=sampler.cpu,
         cpu_s=sampler.cpu_s,
-        client_lag_ms=lag_ms,
+        client_lag_ms=lag_s * 1e3,
         start_s=running.start_s,
         gates=tuple(checks),
         errors=result.errors,

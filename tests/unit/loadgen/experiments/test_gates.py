@@ -2,7 +2,7 @@ import pytest
 
 from dualpath.loadgen.experiments import gates
 from dualpath.loadgen.experiments.bounds import Bounds
-from dualpath.loadgen.experiments.systems import DUALPATH, ORACLE, PE_ONLY
+from dualpath.loadgen.experiments.systems import BALANCE, DUALPATH, ORACLE, PE_ONLY
 from dualpath.loadgen.report.results import NicSeries
 
 STORAGE_BOUND = Bounds(storage_s=10, compute_s=1, decode_s=1, memory_s=1)
@@ -22,7 +22,7 @@ SERIES = (
 
 def test_use_counts_what_lies_between_the_times() -> None:
     busy = gates.busy(SERIES, 1.0, 3.0)
-    assert busy == pytest.approx({"prefill": 0.9, "decode": 0.55, "all": 0.725})
+    assert busy == pytest.approx({"prefill": 0.9, "decode": 0.55, "all": 0.725, "busiest": 0.9})
     assert gates.busy(SERIES, 0.5, 1.5)["decode"] == pytest.approx(0.25)
 
 
@@ -37,6 +37,14 @@ def test_the_bottleneck_must_have_been_busy() -> None:
     assert gates.bottleneck(PE_ONLY, STORAGE_BOUND, {"prefill": 0.95, "all": 0.5}).ok
     assert not gates.bottleneck(DUALPATH, STORAGE_BOUND, {"prefill": 0.95, "all": 0.5}).ok
     assert gates.bottleneck(ORACLE, Bounds(0, 5, 1, 1), {}).ok
+
+
+def test_where_a_system_does_not_balance_the_busiest_nic_is_asked() -> None:
+    busy = {"prefill": 0.7, "all": 0.8, "busiest": 0.95}
+    round_robin = BALANCE[0]
+    assert gates.bottleneck(round_robin, STORAGE_BOUND, busy).ok
+    assert not gates.bottleneck(DUALPATH, STORAGE_BOUND, busy).ok
+    assert not gates.bottleneck(round_robin, STORAGE_BOUND, {**busy, "busiest": 0.85}).ok
 
 
 def test_where_two_bounds_are_nearly_alike_neither_must_have_been_busy() -> None:
@@ -58,6 +66,8 @@ def test_answers_must_be_all_there_and_right() -> None:
 def test_cpu_client_and_hits_have_limits() -> None:
     assert gates.cpu(0.5).ok
     assert not gates.cpu(0.85).ok
-    assert not gates.client(7.0, False).ok
+    assert not gates.client(0.007, ttft_s=0.5).ok
+    assert gates.client(0.007, ttft_s=0.8).ok
+    assert gates.client(0.005, ttft_s=0.0).ok
     assert gates.hits(99, 100).ok
     assert not gates.hits(90, 100).ok
