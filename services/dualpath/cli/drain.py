@@ -7,13 +7,14 @@ import select
 import time
 from pathlib import Path
 
-from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
+from dualpath.cli.running import find_running
+from dualpath.cli.words import WRONG_USE, complain
 from dualpath.cluster.home import Home
 from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ClusterRecord, ServiceRecord
 from dualpath.cluster.scaling import Wanted, ask
 from dualpath.cluster.stop import running_cluster
-from dualpath.settings import load_settings, shell_path
+from dualpath.settings import load_settings
 
 _FAILED = 1
 _MARGIN_S = 10.0
@@ -22,16 +23,10 @@ _TICK_S = 0.1
 
 def drain(config: Path | None, home: Path | None, name: str) -> int:
     """Exit code: 0 it has left, 1 it has not in time, 2 there is no such node, 3 no cluster runs."""
-    try:
-        settings = load_settings(config, home=home)
-    except ValueError as error:
-        complain(str(error))
-        return WRONG_USE
-    place = Home(settings.home)
-    record = running_cluster(place)
-    if record is None:
-        complain(f"no cluster runs on {shell_path(settings.home)}; --home names another place")
-        return NOT_RUNNING
+    found = find_running(config, home)
+    if isinstance(found, int):
+        return found
+    place, record = found
     nodes = {s.name: s for s in record.services if s.role in ("prefill", "decode")}
     node = nodes.get(name)
     living = sorted(n for n, service in nodes.items() if alive(service.process))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from dualpath.cli.running import find_running
 from dualpath.cli.words import NOT_RUNNING, WRONG_USE, complain
 from dualpath.cluster.home import Home
 from dualpath.cluster.plan import NodeRole
@@ -13,7 +14,7 @@ from dualpath.cluster.processes import alive
 from dualpath.cluster.record import ClusterRecord, ServiceRecord
 from dualpath.cluster.scaling import NODE_ROLES, Wanted, ask
 from dualpath.cluster.stop import running_cluster
-from dualpath.settings import load_settings, shell_path
+from dualpath.settings import load_settings
 
 _FAILED = 1
 _MARGIN_S = 10.0
@@ -23,16 +24,10 @@ _TICK_S = 0.05
 def scale(config: Path | None, home: Path | None, prefill: int | None, decode: int | None) -> int:
     """None: as many as there are. Exit code: 0 they are there, 1 not in time, or one did not start, 2 wrong use, 3 no
     cluster runs."""
-    try:
-        settings = load_settings(config, home=home)
-    except ValueError as error:
-        complain(str(error))
-        return WRONG_USE
-    place = Home(settings.home)
-    record = running_cluster(place)
-    if record is None:
-        complain(f"no cluster runs on {shell_path(settings.home)}; --home names another place")
-        return NOT_RUNNING
+    found = find_running(config, home)
+    if isinstance(found, int):
+        return found
+    place, record = found
     if record.state != "ready":
         complain(f"the cluster is {record.state}; only one that is ready can be scaled")
         return WRONG_USE
