@@ -97,6 +97,7 @@ class Scaler:
         self._start = start
         self._on_change = on_change
         self._asked = asyncio.Event()
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._draining: set[str] = set()
 
     def wake(self) -> None:
@@ -104,15 +105,18 @@ class Scaler:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        while True:
-            await self._asked.wait()
-            self._asked.clear()
-            for wanted in take_asked(self._home):
-                await self._bring(wanted)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                for wanted in take_asked(self._home):
+                    self._bring(wanted, group)
+                    # The nodes that it starts are children then, which the next order counts.
+                    await asyncio.sleep(0)
 
-    async def _bring(self, wanted: Wanted) -> None:
-        """Start the nodes that are missing, and wait for them; tell those to go that are too many or named, but never
-        the last of a role, and nobody twice: that would mean at once."""
+    def _bring(self, wanted: Wanted, group: asyncio.TaskGroup) -> None:
+        """Have the nodes started that are missing; tell those to go that are too many or named, but never the last of
+        a role, and nobody twice: that would mean at once."""
         fresh: list[Service] = []
         leaving: list[str] = []
         counts: dict[NodeRole, int] = {}
@@ -135,12 +139,21 @@ class Scaler:
         if fresh or leaving:
             self._on_change(counts)
         for name in leaving:
-            self._console.say(f"{name} is to finish what it has, and leave")
             self._draining.add(name)
-            self._children[name].signal(signal.SIGTERM)
+            group.create_task(self._let_go(name), name=f"leaving of {name}")
         if fresh:
             self._console.say(f"starting {', '.join(service.name for service in fresh)}")
-        await asyncio.gather(*(self._add(service) for service in fresh))
+        for service in fresh:
+            start = group.create_task(self._add(service), name=f"start of {service.name}")
+            self._starting[service.name] = start
+
+    async def _let_go(self, name: str) -> None:
+        """One that is starting does that first: before, it knows of no order to leave."""
+        if (starting := self._starting.get(name)) is not None:
+            await asyncio.wait({starting})
+        if (child := self._children.get(name)) is not None and child.exit_status is None:
+            self._console.say(f"{name} is to finish what it has, and leave")
+            child.signal(signal.SIGTERM)
 
     async def _add(self, service: Service) -> None:
         try:
@@ -149,3 +162,5 @@ class Scaler:
             self._console.alarm(f"the cluster goes on without {service.name}: {error}")
             if (child := self._children.get(service.name)) is not None:
                 await child.stop(1.0)
+        finally:
+            del self._starting[service.name]

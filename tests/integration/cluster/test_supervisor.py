@@ -278,11 +278,22 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     nobody_left(record)
 
 
-def test_a_signal_while_nodes_start_stops_them_too(start: Callable[..., Cluster]) -> None:
+def test_while_nodes_start_others_leave_and_a_signal_stops_all(
+    start: Callable[..., Cluster],
+) -> None:
     cluster = start(TINY_SERVICES='{"prefill-1": ["silent"]}')
     record = cluster.until_ready()
-    assert ask(cluster.home, record, Wanted(2, 1))
+    assert ask(cluster.home, record, Wanted(2, 2))
     cluster.until_says("prefill prefill-1 starts")
+    cluster.until_says("decode-1 is ready")
+    assert drain(None, cluster.home.root, "decode-1") == 0
+    # Who has not come yet counts, and leaves only afterwards.
+    assert ask(cluster.home, record, Wanted(prefill=2))
+    assert ask(cluster.home, record, Wanted(prefill=1))
+    assert ask(cluster.home, record, Wanted(decode=2))
+    cluster.until_says("decode-2 is ready")
+    assert "prefill-2" not in cluster.text
+    assert "prefill-1 is to finish" not in cluster.text
     assert cluster.end() == 0
     assert "killed" not in cluster.text
     nobody_left(record)
