@@ -98,9 +98,7 @@ class Extent:
 
     def cached(self, slot: int, nbytes: int) -> bool:
         """Whether to read the first `nbytes` bytes of a slot in place waits for no disk."""
-        if self._mapped is None:
-            raise OSError(errno.ENODEV, "the extent is not mapped")
-        return self._mapped.cached(_place(slot) * self.slot_bytes, nbytes)
+        return self._mapping().cached(_place(slot) * self.slot_bytes, nbytes)
 
     def prefetch(self, slot: int, nbytes: int) -> None:
         """Begin to read into the page cache."""
@@ -108,18 +106,23 @@ class Extent:
             self._slots.prefetch(_place(slot) * self.slot_bytes, nbytes)
 
     def fetch(self, slot: int, nbytes: int) -> bool:
-        """Have a slot's first `nbytes` bytes in the page cache; False where the file has been cut."""
+        """Have a slot's first `nbytes` bytes in the page cache, to be read in place; False where the file has been
+        cut."""
+        self._mapping()
         return self._slots.fetch(_place(slot) * self.slot_bytes, nbytes)
 
     def view(self, slot: int, nbytes: int) -> memoryview:
-        """A slot's bytes where they are, after `cached` was asked; for system calls alone (see MappedFile)."""
-        assert self._mapped is not None
-        return self._mapped.view(_place(slot) * self.slot_bytes, nbytes)
+        """A slot's bytes where they are, after `cached` or `fetch`; for system calls alone (see MappedFile)."""
+        return self._mapping().view(_place(slot) * self.slot_bytes, nbytes)
 
     def leave(self, slot: int, nbytes: int) -> None:
         """The view was used: its pages are not to count as this process's."""
-        assert self._mapped is not None
-        self._mapped.leave(_place(slot) * self.slot_bytes, nbytes)
+        self._mapping().leave(_place(slot) * self.slot_bytes, nbytes)
+
+    def _mapping(self) -> MappedFile:
+        if self._mapped is None:
+            raise OSError(errno.ENODEV, "the extent is not mapped")
+        return self._mapped
 
     def write(self, slot: int, block: memoryview) -> None:
         self._slots.write([block], _place(slot) * self.slot_bytes)

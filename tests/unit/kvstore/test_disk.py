@@ -372,6 +372,20 @@ async def test_a_file_that_is_cut_is_corrupt_in_place_too(tmp_path: Path) -> Non
         assert await get(store, LARGE, 1) is ReadStatus.FOUND
 
 
+async def test_a_block_of_an_extent_that_is_not_mapped_fails_in_place_and_not_the_others(
+    tmp_path: Path,
+) -> None:
+    """As where the system has no more mappings to give when the store grows during a read."""
+    async with opened(tmp_path) as store:
+        for number in range(5):
+            await put(store, LARGE, number)
+        first, _ = store._volume._extents.values()
+        first._mapped = None
+        async with store.in_place(LARGE, [key(0), key(4)]) as (failed, found):
+            assert failed.status is ReadStatus.FAILED
+            assert found.data == block(LARGE, 4)
+
+
 async def test_a_disk_that_cannot_be_read_fails_in_place_and_recovers(tmp_path: Path) -> None:
     disk = RefusingFiles(errno.EIO)
     async with opened(tmp_path, files=disk) as store:
