@@ -23,7 +23,8 @@ class Service:
 
 def start_stages(settings: Settings) -> list[list[Service]]:
     """Stages one after the other, the services of a stage together. Shards, where there are any, come first,
-    because all others are told their ports; gateways last, so that the API answers only once the rest is there."""
+    because nodes and gateways are told their ports; gateways last, so that the API answers only once the rest is
+    there."""
 
     def several(role: ServiceRole, count: int) -> list[Service]:
         return [Service(role, f"{role}-{number}") for number in range(count)]
@@ -34,8 +35,7 @@ def start_stages(settings: Settings) -> list[list[Service]]:
     ]
     shards = several("storage", settings.shards) if settings.store == "shards" else []
     return [
-        *([shards] if shards else []),
-        [Service("scheduler", "scheduler")],
+        [*shards, Service("scheduler", "scheduler")],
         several("prefill", settings.prefill) + several("decode", settings.decode),
         gateways,
     ]

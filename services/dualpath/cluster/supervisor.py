@@ -166,8 +166,8 @@ class Supervisor:
             write_private(self._home.settings_file, dump_settings(self._settings))
             self._console.say(f"starting {', '.join(service.name for service in stage)}")
             await self._start_stage(stage)
-            if stage[0].role == "storage":
-                self._update(shard_addresses=tuple(self._shard_addresses(stage)))
+            if shards := [service for service in stage if service.role == "storage"]:
+                self._update(shard_addresses=tuple(self._shard_addresses(shards)))
         self._console.say(f"all processes are ready; serving {spec.name} ({spec.dtype})")
 
     async def _prepare_model(self) -> ModelSpec:

@@ -9,8 +9,7 @@ from dualpath.settings import Settings
 def test_shards_start_first_and_gateways_last() -> None:
     stages = start_stages(Settings(shards=2, prefill=1, decode=2, gateways=2, port=8000))
     assert [[service.name for service in stage] for stage in stages] == [
-        ["storage-0", "storage-1"],
-        ["scheduler"],
+        ["storage-0", "storage-1", "scheduler"],
         ["prefill-0", "decode-0", "decode-1"],
         ["gateway-0", "gateway-1"],
     ]
