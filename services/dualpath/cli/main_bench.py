@@ -147,14 +147,14 @@ def bench_append(
     trace: TraceName = "64K",
     agents: Agents = None,
     turns: Turns = 2,
-    repetitions: Repetitions = 1,
+    repetitions: Repetitions = 2,
     seed: Seed = 0,
     systems: Systems = None,
     shapes: Shapes = None,
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as turns append more? About 5 minutes."""
+    """How much is gained as turns append more, so that computing takes over from reading? About 7 minutes."""
     _carry_out("append", locals())
 
 
@@ -164,14 +164,14 @@ def bench_generate(
     trace: TraceName = "64K",
     agents: Agents = None,
     turns: Turns = 2,
-    repetitions: Repetitions = 1,
+    repetitions: Repetitions = 2,
     seed: Seed = 0,
     systems: Systems = None,
     shapes: Shapes = None,
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as answers get longer? About 6 minutes."""
+    """How much is gained as answers get longer, so that decoding takes over from reading? About 8 minutes."""
     _carry_out("generate", locals())
 
 
@@ -253,7 +253,7 @@ def bench_real(
     ] = "smollm2",
     snic: Annotated[
         str, typer.Option(metavar="RATE", help="Emulated storage NIC of each node.")
-    ] = "20MB/s",
+    ] = "10MB/s",
     agents: Annotated[int, typer.Option(metavar="N", min=1, max=256)] = 8,
     turns: Turns = 2,
     repetitions: Repetitions = 1,
@@ -262,6 +262,8 @@ def bench_real(
 ) -> None:
     """pe-only against dualpath with a real model and real text: JCT, TTFT, and are the answers the same?
 
-    Storage NICs are emulated, slow enough to be the bottleneck. About 4 minutes on two cores.
+    Contexts are stored beforehand. Storage NICs are emulated, slow enough that reading contexts takes several times
+    as long as computing what turns append: they are the bottleneck, and a gate says whether they were. About 5
+    minutes on two cores.
     """
     _carry_out("real", locals())

@@ -44,15 +44,17 @@ def hits(cached: int, ideal: int) -> Gate:
     )
 
 
-def bottleneck(system: System, bounds: Bounds, busy: Mapping[str, float]) -> Gate:
+def bottleneck(system: System, bounds: Bounds | None, busy: Mapping[str, float]) -> Gate:
     """Where storage NICs alone are the bound they must have been busy while all agents were there; of a system that
-    does not balance them, the busiest: that others idle is then its result."""
+    does not balance them, the busiest: that others idle is then its result. `bounds` None: they are meant to be."""
     both = "all" if system.balances else "busiest"
     used = {
         "prefill": busy.get("prefill", 0.0),
         "both": busy.get(both, 0.0),
         "none": 0.0,
     }[system.readers]
+    if bounds is None:
+        return _storage_busy(used)
     if bounds.by != "storage":
         return Gate(
             "bottleneck busy", True, f"bound by {bounds.by}; the SNICs that read {used:.0%} busy"
@@ -65,6 +67,10 @@ def bottleneck(system: System, bounds: Bounds, busy: Mapping[str, float]) -> Gat
             True,
             f"bound by storage and {next_one} nearly alike; the SNICs that read {used:.0%} busy",
         )
+    return _storage_busy(used)
+
+
+def _storage_busy(used: float) -> Gate:
     return Gate(
         "bottleneck busy",
         used >= BUSY,

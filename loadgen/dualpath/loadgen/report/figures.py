@@ -173,17 +173,30 @@ def _advantage(experiment: Experiment) -> list[Line]:
 
 
 def _ttft_parts(experiment: Experiment, palette: Palette) -> Section:
-    rows = []
+    """By system where there is an axis, so that its rows show how the parts grow along it."""
+    by_system: dict[str, list[Stack]] = {}
     for shape, system, x, runs in _groups(experiment):
         names = list(dict.fromkeys(name for run in runs for name in run.parts_s))
         parts = tuple((name, fmean(run.parts_s.get(name, 0.0) for run in runs)) for name in names)
         if parts:
-            rows.append(Stack(_label(experiment, shape, system, x), parts))
-    charts = (stacks("Time to first token by part, seconds", rows, "s", palette),) if rows else ()
+            place = _place(experiment, shape, x)
+            label = place if experiment.axis and place else _label(experiment, shape, system, x)
+            by_system.setdefault(system if experiment.axis else "", []).append(Stack(label, parts))
+    every = [sum(s for _, s in row.parts) for rows in by_system.values() for row in rows]
+    charts = tuple(
+        stacks(
+            f"{system}, by {experiment.axis}" if system else "Time to first token by part, seconds",
+            rows,
+            "s",
+            palette,
+            top=max(every),
+        )
+        for system, rows in by_system.items()
+    )
     return Section(
         "Where the time to the first token goes",
-        "Means. Scheduling: waiting for a decode and a prefill engine. Allocation: for memory. Reading: of cached KV "
-        "from storage. Prefill: computing, with what it moves.",
+        "Mean seconds. Scheduling: waiting for a decode and a prefill engine. Allocation: for memory. Reading: of "
+        "cached KV from storage. Prefill: computing, with what it moves.",
         charts,
     )
 
@@ -310,3 +323,7 @@ def _label(experiment: Experiment, shape: str, system: str, x: float | None) -> 
         *([] if x is None else [f"{x:g}"]),
     )
     return " ".join(words)
+
+
+def _place(experiment: Experiment, shape: str, x: float | None) -> str:
+    return _label(experiment, shape, "", x).strip()

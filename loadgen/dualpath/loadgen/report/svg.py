@@ -134,12 +134,19 @@ def bars(
 
 
 def stacks(
-    title: str, rows: Sequence[Stack], unit: str, palette: Palette, *, whole: bool = False
+    title: str,
+    rows: Sequence[Stack],
+    unit: str,
+    palette: Palette,
+    *,
+    whole: bool = False,
+    top: float | None = None,
 ) -> Chart:
-    """Horizontal bars of parts; `whole`: each is all there is, so they are equally long."""
+    """Horizontal bars of parts; `whole`: each is all there is, so they are equally long. `top`: what the full width
+    stands for; default: the longest."""
     names = list(dict.fromkeys(name for row in rows for name, _ in row.parts))
     sums = [sum(value for _, value in row.parts) for row in rows]
-    top = max(sums, default=0) or 1.0
+    top = top or max(sums, default=0) or 1.0
     legend, y = _legend([(name, k, False) for k, name in enumerate(names)], palette)
     out = [legend]
     room = WIDTH - _LABEL - _RIGHT

@@ -84,7 +84,7 @@ def _claims(runs: Sequence[Run]) -> tuple[Claim, ...]:
 def _not_worse(runs: Sequence[Run]) -> list[Claim]:
     """TTST and TPOT of dualpath beside pe-only's at the highest rate that both served."""
     served = {
-        system: {run.x: run for run in runs if run.system == system and run.met_slo}
+        system: {run.x: run for run in runs if run.system == system and run.met_slo and run.valid}
         for system in ("pe-only", "dualpath")
     }
     common = [x for x in served["pe-only"] if x in served["dualpath"] and x is not None]

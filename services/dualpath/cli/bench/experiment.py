@@ -90,6 +90,7 @@ def carry_out(plan: Plan, output: Output, console: Console) -> int:
         code = INTERRUPTED
     if not runs:
         return code or 1
+    left_out = uncounted(runs) if plan.slo else ()
     experiment = Experiment(
         kind=plan.kind,
         title=plan.title,
@@ -104,12 +105,12 @@ def carry_out(plan: Plan, output: Output, console: Console) -> int:
         workload=plan.workload,
         runs=tuple(runs),
         claims=plan.claims(runs),
-        notes=plan.notes,
+        notes=(*plan.notes, *left_out),
         slo=dict(plan.slo),
         capacity=capacity(runs) if plan.slo else {},
         interrupted=code != 0,
     )
-    for text in summary(experiment):
+    for text in (*summary(experiment), *left_out):
         live.say(text)
     try:
         output.write(experiment, live.say)
@@ -142,19 +143,28 @@ def _run_all(plan: Plan, live: Live, runs: list[Run]) -> None:
 
 
 def search(plan: Plan, live: Live, run: Callable[[Cell], Run]) -> None:
-    """All cells but those above one that broke the SLO; then, for each system, cells between."""
+    """All cells but those above one that broke the SLO; then, for each system, cells between. What was invalid is
+    measured once more."""
     good: dict[tuple[str, str], Cell] = {}
     bad: dict[tuple[str, str], Cell] = {}
+
+    def served(cell: Cell) -> bool:
+        made = run(cell)
+        if not made.valid:
+            live.more()
+            made = run(cell)
+        return bool(made.met_slo)
+
     for cell in plan.cells:
         key = (cell.system.name, cell.shape)
         if key in bad:
             live.omitted(f"{_what(cell)}: left out, as less was too much")
             continue
-        (good if run(cell).met_slo else bad)[key] = cell
+        (good if served(cell) else bad)[key] = cell
     for key in [key for key in bad if key in good]:
         while (middle := good[key].between(bad[key], plan.precision)) is not None:
             live.more()
-            (good if run(middle).met_slo else bad)[key] = middle
+            (good if served(middle) else bad)[key] = middle
 
 
 def _what(cell: Cell) -> str:
@@ -172,22 +182,31 @@ def _stored(
     if key not in stores:
         live.say(f"storing {len(cell.trace)} contexts")
         kept = directory / f"store-{len(stores)}"
-        store_contexts(clusters, cell.settings, first, kept)
+        store_contexts(clusters, cell, first, kept)
         stores[key] = kept
     return stores[key]
 
 
 def capacity(runs: Iterable[Run]) -> dict[str, float]:
-    """The highest rate of each system at which all of its runs met the SLO."""
+    """The highest rate of each system at which all of its valid runs, and one at least, met the SLO."""
     met: dict[str, dict[float, bool]] = {}
     for run in runs:
         if run.x is not None and run.met_slo is not None:
             rates = met.setdefault(run.system, {})
-            rates[run.x] = rates.get(run.x, True) and run.met_slo
+            if run.valid:
+                rates[run.x] = rates.get(run.x, True) and run.met_slo
     return {
         system: max((x for x, ok in rates.items() if ok), default=0.0)
         for system, rates in met.items()
     }
+
+
+def uncounted(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Says which runs do not count for `capacity`; nothing where all do."""
+    found = [f"{run.system} at {run.x:g}" for run in runs if not run.valid and run.x is not None]
+    if not found:
+        return ()
+    return (f"Runs whose gates did not hold do not count for capacity: {', '.join(found)}.",)
 
 
 def summary(experiment: Experiment) -> list[str]:

@@ -9,8 +9,8 @@ from rich.console import Console
 from tests.unit.loadgen.report.made import run
 
 from dualpath.cli.bench.arrivals import online
-from dualpath.cli.bench.experiment import Plan, capacity, search
-from dualpath.cli.bench.jct import balance, offline, ratio, rollout
+from dualpath.cli.bench.experiment import Plan, capacity, search, uncounted
+from dualpath.cli.bench.jct import balance, gain_of, offline, ratio, rollout
 from dualpath.cli.bench.live import Live
 from dualpath.cli.bench.measure import Cell
 from dualpath.cli.bench.real import RealOptions, real
@@ -144,6 +144,61 @@ def test_capacity_is_the_highest_rate_that_all_runs_met() -> None:
     assert capacity(runs) == {"a": 1.0, "b": 0.0}
 
 
+def test_invalid_runs_do_not_count_for_capacity_and_are_named() -> None:
+    runs = [
+        run("a", 1.0, x=1.0, met_slo=True),
+        run("a", 1.0, x=2.0, met_slo=True, ok=False),
+        run("b", 1.0, x=1.0, met_slo=False, ok=False),
+        run("b", 1.0, x=1.0, met_slo=True),
+    ]
+    assert capacity(runs) == {"a": 1.0, "b": 1.0}
+    (said,) = uncounted(runs)
+    assert said.endswith("a at 2, b at 1.")
+    assert uncounted(runs[:1]) == ()
+
+
+def test_an_invalid_run_is_measured_once_more() -> None:
+    plan = online(Options("laptop", agents=40, values="0.5,1", systems="dualpath"))
+    seen: list[float | None] = []
+
+    def served(cell: Cell) -> Run:
+        seen.append(cell.x)
+        return run("dualpath", 1.0, x=cell.x, met_slo=len(seen) > 1, ok=len(seen) != 1)
+
+    search(plan, Live(Console(quiet=True), len(plan.cells)), served)
+    assert seen[0] == seen[1]
+    assert seen[1:] == [plan.cells[0].x, plan.cells[1].x], "the second run is the one that counts"
+
+
+def test_gains_are_losses_only_beyond_what_runs_differ_by() -> None:
+    assert str(gain_of([20.0, 22.0], [10.0, 11.0])) == "2.00 × (1.82 to 2.20)"
+    assert str(gain_of([20.0], [10.0])) == "2.00 ×"
+    assert gain_of([], [1.0]) is None
+    worse, within, little = (
+        gain_of([9.0, 9.1], [10.0, 10.1]),
+        gain_of([9.0, 10.1], [10.0, 10.1]),
+        gain_of([9.9, 9.8], [10.0, 10.0]),
+    )
+    assert worse is not None
+    assert worse.is_loss
+    assert within is not None
+    assert not within.is_loss
+    assert little is not None
+    assert not little.is_loss
+
+
+def test_a_sweep_says_the_gain_at_each_place() -> None:
+    plan = append(Options("laptop", agents=4, values="1,4"))
+    runs = [
+        run(system, jct, x=x)
+        for x, slow in ((1.0, 20.0), (4.0, 9.0))
+        for system, jct in (("pe-only", slow), ("dualpath", 10.0))
+    ]
+    (claim,) = plan.claims(runs)
+    assert claim.measured == "2.00 × at 1, 0.90 × at 4"
+    assert claim.good is False
+
+
 def test_rollout_samples_each_prompt() -> None:
     plan = rollout(Options("laptop", agents=3), samples=4)
     assert all(len(cell.trace) == 12 and cell.target["seeded"] for cell in plan.cells)
@@ -154,6 +209,7 @@ def test_a_real_model_is_compared_by_its_answers() -> None:
     assert [cell.system.name for cell in plan.cells] == ["pe-only", "dualpath"]
     for cell in plan.cells:
         assert Settings(**cell.all_settings()).dtype == "float32"
+        assert cell.stored
     nothing = plan.claims([run("pe-only", 2.0), run("dualpath", 1.0)])
     assert nothing[-1].good is False, "no answers were compared"
 

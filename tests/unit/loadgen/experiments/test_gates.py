@@ -52,6 +52,11 @@ def test_where_two_bounds_are_nearly_alike_neither_must_have_been_busy() -> None
     assert not gates.bottleneck(PE_ONLY, Bounds(9, 5, 1, 1), {"prefill": 0.7}).ok
 
 
+def test_without_bounds_storage_nics_are_meant_to_be_the_bottleneck() -> None:
+    assert gates.bottleneck(PE_ONLY, None, {"prefill": 0.95, "all": 0.5}).ok
+    assert not gates.bottleneck(DUALPATH, None, {"prefill": 0.95, "all": 0.5}).ok
+
+
 def test_answers_must_be_all_there_and_right() -> None:
     assert gates.complete(10, 10, {}).ok
     assert not gates.complete(9, 10, {}).ok

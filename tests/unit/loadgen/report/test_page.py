@@ -88,6 +88,8 @@ def test_the_page_answers_an_engineers_questions() -> None:
     ]
     online = page(ONLINE)
     assert "Latency by load" in online
+    assert "dualpath, by agents per second" in online
+    assert "1.5, reading: 0.5 s" in online
     assert "SLO" in online
 
 
