@@ -263,7 +263,7 @@ def bench_real(
     """pe-only against dualpath with a real model and real text: JCT, TTFT, and are the answers the same?
 
     Contexts are stored beforehand. Storage NICs are emulated, slow enough that reading contexts takes several times
-    as long as computing what turns append: they are the bottleneck, and a gate says whether they were. About 5
+    as long as computing what turns append: they are the bottleneck, and a gate says whether they were. About 4
     minutes on two cores.
     """
     _carry_out("real", locals())

@@ -212,7 +212,7 @@ def uncounted(runs: Iterable[Run]) -> tuple[str, ...]:
 def summary(experiment: Experiment) -> list[str]:
     """For the end of the command's output."""
     lines = [
-        f"{claim.what}: {claim.measured} (published: {claim.published})"
+        f"{claim.what}: {claim.measured} ({_published(claim.published)})"
         + ("" if claim.good is None else "" if claim.good else "  NOT as wanted")
         for claim in experiment.claims
     ]
@@ -226,6 +226,10 @@ def summary(experiment: Experiment) -> list[str]:
         + ("" if not bad else ": figures of the others are of something else than they say")
     )
     return lines
+
+
+def _published(said: str) -> str:
+    return said if said.startswith("not published") else f"published: {said}"
 
 
 def _profile(profile: HardwareProfile) -> dict[str, Any]:
