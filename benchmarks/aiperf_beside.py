@@ -29,6 +29,7 @@ from typing import Any
 import httpx
 import numpy as np
 from benchmarks.local import Cluster, cluster, environment, machine, word_ids
+from benchmarks.ratios import in_turn
 from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer
 
@@ -208,7 +209,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as room,
     ):
         for number in range(args.rounds):
-            for place, (name, run) in enumerate(clients if number % 2 == 0 else clients[::-1]):
+            for place, (name, run) in enumerate(in_turn(clients, number)):
                 before = gateway(served)
                 got = run(served, Path(room), args, 2 * number + place)
                 seen = gateway(served)

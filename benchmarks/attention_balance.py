@@ -21,7 +21,6 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ from typing import Any
 
 import httpx
 from benchmarks.local import Cluster, machine, random_ids
-from benchmarks.snics import ask, drive, settings, store
+from benchmarks.ratios import in_turn
+from benchmarks.snics import add_window_options, ask, drive, end, home_with, settings
 
 from dualpath.loadgen.traces import make_trace
 from dualpath.loadgen.traces.model import Trajectory
@@ -200,21 +200,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--engines", type=int, default=4, help="of the group")
     parser.add_argument("--lives", type=int, default=24, help="trajectories whose KV is stored")
     parser.add_argument("--pairs", type=int, default=2, help="of runs, quota off and on")
-    parser.add_argument("--warm", type=float, default=4.0, help="seconds before the window")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the window")
+    add_window_options(parser, warm_s=4.0, seconds=20.0)
     args = parser.parse_args(arguments)
     print(machine())
     source = random.Random(2)
     trace = make_trace("64K", trajectories=args.lives, seed=1, lengths=1 / SCALE)
     lives = [(life, random_ids(source, life.total_tokens)) for life in trace.trajectories]
     runs: dict[str, list[Figures]] = {batching: [] for batching in BATCHINGS}
-    with tempfile.TemporaryDirectory() as directory:
-        home = Path(directory)
-        base = cluster_settings(args.engines, lives)
-        quick = base["synthetic"] | {"token_s": 0.0, "attention_s": 0.0}
-        store(home, base | {"synthetic": quick, "trace_forwards": False}, [ids for _, ids in lives])
+    base = cluster_settings(args.engines, lives)
+    quick = base["synthetic"] | {"token_s": 0.0, "attention_s": 0.0}
+    quiet = base | {"synthetic": quick, "trace_forwards": False}
+    with home_with(quiet, [ids for _, ids in lives]) as home:
         for number in range(args.pairs):
-            for batching in BATCHINGS if number % 2 == 0 else BATCHINGS[::-1]:
+            for batching in in_turn(BATCHINGS, number):
                 run = once(batching, number, args, home, lives)
                 runs[batching].append(run)
                 print(
@@ -227,9 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
     for batching, wanted in zip(BATCHINGS, (f"above {WANTED_OFF}", f"{WANTED_ON}"), strict=True):
         ratio = statistics.fmean(run.ratio for run in runs[batching])
         print(f"{batching:12} {ratio:.3f} (wanted {wanted})")
-    valid = all(run.valid for found in runs.values() for run in found)
-    print(f"measured: {machine()}; {'all runs valid' if valid else 'runs were INVALID'}")
-    return 0 if valid else 1
+    return end(all(run.valid for found in runs.values() for run in found))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +27,16 @@ from typing import Any
 
 import httpx
 from benchmarks.local import machine, random_ids
-from benchmarks.ratios import interval
-from benchmarks.snics import ask, contexts, measure, settings, store
+from benchmarks.ratios import in_turn, interval
+from benchmarks.snics import (
+    add_window_options,
+    ask,
+    contexts,
+    end,
+    home_with,
+    measure,
+    settings,
+)
 
 from dualpath.loadgen.experiments.systems import shape as nodes_of
 from dualpath.policy.attention import attention_pairs
@@ -141,18 +148,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--new", type=int, default=192, help="tokens of each request")
     parser.add_argument("--chunk", type=int, default=576, help="tokens of a forward at most")
     parser.add_argument("--contexts", type=int, default=16, help="stored contexts")
-    parser.add_argument("--warm", type=float, default=2.0, help="seconds before the window")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the window")
+    add_window_options(parser, warm_s=2.0, seconds=8.0)
     args = parser.parse_args(arguments)
     print(machine())
     stored = contexts(args.contexts, args.tokens)
     runs: list[dict[str, Run]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        home = Path(directory)
-        store(home, settings(1, 1, None, args.tokens + args.new), stored)
+    with home_with(settings(1, 1, None, args.tokens + args.new), stored) as home:
         for number in range(args.rounds):
             found: dict[str, Run] = {}
-            for system in SYSTEMS if number % 2 == 0 else SYSTEMS[::-1]:
+            for system in in_turn(SYSTEMS, number):
                 run = found[system] = once(system, number, args, home, stored)
                 print(
                     f"{args.shape}  round {number + 1}  {system:8} {run.tokens_per_s:7.1f} tokens/s  "
@@ -163,9 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
             runs.append(found)
     for base in ("pe-only", "basic"):
         report(base, runs)
-    valid = all(run.valid for found in runs for run in found.values())
-    print(f"measured: {machine()}; {'all runs valid' if valid else 'runs were INVALID'}")
-    return 0 if valid else 1
+    return end(all(run.valid for found in runs for run in found.values()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What pairs of runs say: the mean of their ratios, and how sure it is. Pure."""
+"""Runs that are compared: the order in which they take turns, the mean of their ratios, and how sure it is. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+_What = TypeVar("_What")
 
 _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Student's t, 95 % two-sided, by degrees of freedom from 1 on; the last one serves, a little too wide, for more."""
@@ -22,6 +25,12 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.mean:.3f}, 95 % interval {self.low:.3f} to {self.high:.3f} ({self.n} pairs)"
+
+
+def in_turn(what: Sequence[_What], number: int) -> Sequence[_What]:
+    """`what` is compared, in the order of round `number`: every other one the other way, so that what drifts meets
+    all alike."""
+    return what[::-1] if number % 2 else what
 
 
 def interval(ratios: Sequence[float]) -> Interval:

@@ -5,17 +5,20 @@ Contexts are stored once, in a home that all clusters of a run use one after the
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
-from benchmarks.local import Cluster, random_ids
+from benchmarks.local import Cluster, machine, random_ids
 
 from dualpath.cluster.home import Home
 from dualpath.cluster.status import read_status
@@ -146,6 +149,26 @@ def store(home: Path, base: Mapping[str, Any], stored: Sequence[Sequence[int]]) 
         asyncio.run(work(running))
     finally:
         running.close()
+
+
+@contextmanager
+def home_with(base: Mapping[str, Any], stored: Sequence[Sequence[int]]) -> Iterator[Path]:
+    """A home of which all clusters of a run make use, with all contexts `store`d; removed after the block."""
+    with tempfile.TemporaryDirectory() as directory:
+        store(Path(directory), base, stored)
+        yield Path(directory)
+
+
+def add_window_options(parser: argparse.ArgumentParser, *, warm_s: float, seconds: float) -> None:
+    """`--warm` and `--seconds`, of each run."""
+    parser.add_argument("--warm", type=float, default=warm_s, help="seconds before the window")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of the window")
+
+
+def end(valid: bool) -> int:
+    """The last line, and the exit code."""
+    print(f"measured: {machine()}; {'all runs valid' if valid else 'runs were INVALID'}")
+    return 0 if valid else 1
 
 
 Agent = Callable[[httpx.AsyncClient, str, int], Awaitable[None]]

@@ -19,15 +19,24 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 from benchmarks.local import machine, random_ids
-from benchmarks.ratios import interval
-from benchmarks.snics import NEW_TOKENS, Window, ask, contexts, measure, settings, store
+from benchmarks.ratios import in_turn, interval
+from benchmarks.snics import (
+    NEW_TOKENS,
+    Window,
+    add_window_options,
+    ask,
+    contexts,
+    end,
+    home_with,
+    measure,
+    settings,
+)
 
 from dualpath.loadgen.experiments.systems import shape as nodes_of
 from dualpath.policy.bottleneck import bottleneck_free
@@ -79,7 +88,7 @@ def run(shape: Shape, args: argparse.Namespace, home: Path, stored: list[list[in
     ratios: list[float] = []
     for number in range(args.pairs):
         rates: dict[str, float] = {}
-        for mode in MODES if number % 2 == 0 else MODES[::-1]:
+        for mode in in_turn(MODES, number):
             window, misses = once(shape, mode, args, home, stored)
             rates[mode] = window.bytes_per_s
             valid &= report(shape, mode, window, misses)
@@ -144,19 +153,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--tokens", type=int, default=1024, help="of each stored context")
     parser.add_argument("--contexts", type=int, default=24, help="stored contexts")
-    parser.add_argument("--warm", type=float, default=4.0, help="seconds before the window")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the window")
+    add_window_options(parser, warm_s=4.0, seconds=8.0)
     parser.add_argument("--read-path", default="split", help="of mode dualpath")
     args = parser.parse_args(arguments)
     print(machine())
     stored = contexts(args.contexts, args.tokens)
-    valid = True
-    with tempfile.TemporaryDirectory() as directory:
-        home = Path(directory)
-        store(home, settings(1, 1, None, args.tokens), stored)
-        for name in args.shapes.split(","):
-            valid &= run(Shape.of(name, args.total), args, home, stored)
-    return 0 if valid else 1
+    shapes = [Shape.of(name, args.total) for name in args.shapes.split(",")]
+    with home_with(settings(1, 1, None, args.tokens), stored) as home:
+        found = [run(shape, args, home, stored) for shape in shapes]
+    return end(all(found))
 
 
 if __name__ == "__main__":
