@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from dualpath.cli.bench.experiment import Plan, capacity
@@ -23,7 +22,7 @@ AGENTS = 96
 def online(options: Options) -> Plan:
     """Agents arrive as a Poisson process, at each rate for as long as at the others; the axis is in multiples of the
     rate at which prefill nodes' SNICs alone would be full."""
-    bench = Workbench(options, math.inf, at_most=AGENTS)
+    bench = Workbench(options, None, at_most=AGENTS)
     (p, d), *_ = options.chosen_shapes(bench.own_shape())
     blocks = bench.settings()["block_tokens"]
     found = totals(bench.trace.trajectories, blocks)

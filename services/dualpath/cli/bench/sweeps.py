@@ -12,6 +12,9 @@ from dualpath.loadgen.experiments.workload import scaled_turns
 from dualpath.loadgen.report.results import Claim, Run
 from dualpath.loadgen.traces import Trace
 
+ABLATION_AGENTS = 64
+"""Emulated ones at most, for the published 2,048: six nodes serve them in half a minute."""
+
 
 def append(options: Options) -> Plan:
     return _sweep(
@@ -87,8 +90,8 @@ def _sweep(
 
 
 def ablation(options: Options) -> Plan:
-    bench = Workbench(options, 1536)
-    (p, d), *_ = options.chosen_shapes("1P2D")
+    bench = Workbench(options, 2048, at_most=ABLATION_AGENTS)
+    (p, d), *_ = options.chosen_shapes("2P4D")
     values = options.axis("0.5,1,1.5")
     settings = bench.settings()
     cells = [

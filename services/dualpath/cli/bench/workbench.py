@@ -61,14 +61,18 @@ MAX_VALUE = 1e6
 class Workbench:
     """A profile and the stretches that its clusters are given."""
 
-    def __init__(self, options: Options, real_agents: float, *, at_most: int | None = None) -> None:
-        """`at_most`: emulated agents where the options name no number; None: the profile's. Raises ValueError for a
-        profile or a trace that there is not."""
+    def __init__(
+        self, options: Options, real_agents: float | None, *, at_most: int | None = None
+    ) -> None:
+        """Where the options name no number of agents there are as many emulated ones as stand for `real_agents` (None:
+        for any number), up to `at_most` (None: the profile's). Raises ValueError for a profile or a trace that there
+        is not."""
         self.options = options
         self.profile: HardwareProfile = profile_named(options.profile)
         scale = self.profile.scale
         most = self.profile.default_agents if at_most is None else at_most
-        self.agents = options.agents or min(scale.agents(real_agents), most)
+        wanted = most if real_agents is None else min(scale.agents(real_agents), most)
+        self.agents = options.agents or wanted
         lengths = 1 / scale.tokens_each
         whole = make_trace(
             options.trace, trajectories=max(self.agents, 1), seed=options.seed, lengths=lengths

@@ -16,7 +16,7 @@ from dualpath.cli.bench.measure import Cell
 from dualpath.cli.bench.real import RealOptions, real
 from dualpath.cli.bench.sweeps import ablation, append, generate
 from dualpath.cli.bench.workbench import Options
-from dualpath.loadgen.replay import OpenLoop
+from dualpath.loadgen.replay import ClosedLoop, OpenLoop
 from dualpath.loadgen.report.results import Run
 from dualpath.settings import Settings
 from dualpath.settings.profiles import PROFILES
@@ -36,6 +36,17 @@ def test_every_cell_is_a_cluster_that_settings_allow(
         assert (settings.prefill, settings.decode) == (cell.prefill, cell.decode)
         longest = max(agent.total_tokens for agent in cell.trace.trajectories)
         assert longest < settings.synthetic.max_context
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_experiment_knows_how_many_agents_it_has(kind: Callable[[Options], Plan]) -> None:
+    plan = kind(Options("hopper-ds27b"))
+    assert {cell.load.agents for cell in plan.cells if isinstance(cell.load, ClosedLoop)} <= {
+        32,
+        64,
+    }
+    arriving = [cell.load.agents for cell in plan.cells if isinstance(cell.load, OpenLoop)]
+    assert max(arriving, default=96) == 96
 
 
 def test_offline_has_every_system_on_every_shape() -> None:
@@ -71,10 +82,11 @@ def test_the_papers_equalities_are_judged() -> None:
 def test_ablation_changes_the_memory_of_prefill_engines_only() -> None:
     plan = ablation(Options("laptop", agents=4))
     assert len(plan.cells) == 15
+    assert {cell.shape for cell in plan.cells} == {"2P4D"}
     memories = {cell.x: cell.settings["prefill_hbm"] for cell in plan.cells}
     assert memories[0.5] * 3 == memories[1.5]
     runs = [
-        run(name, jct, shape="1P2D", x=1.0) for name, jct in (("basic", 10), ("+ layerwise", 8))
+        run(name, jct, shape="2P4D", x=1.0) for name, jct in (("basic", 10), ("+ layerwise", 8))
     ]
     claims = plan.claims(runs)
     assert [(claim.published, claim.measured) for claim in claims] == [("−17.2 %", "−20.0 %")]
