@@ -62,9 +62,12 @@ def test_an_experiment_compares_systems_whose_answers_are_right(tmp_path: Path) 
 
 def test_an_online_experiment_finds_rates_within_the_slo(tmp_path: Path) -> None:
     found = bench("online", "--systems", "dualpath", "--values", "0.2", out=tmp_path / "out")
-    (run,) = found.runs
-    assert run.met_slo is not None
-    assert found.capacity == {"dualpath": run.x if run.met_slo else 0.0}
+    # One that a busy machine made invalid is measured once more.
+    assert len(found.runs) == (1 if found.runs[0].valid else 2)
+    assert all(run.met_slo is not None for run in found.runs)
+    counted = [run.met_slo for run in found.runs if run.valid]
+    served = bool(counted) and all(counted)
+    assert found.capacity == {"dualpath": found.runs[0].x if served else 0.0}
     assert set(found.slo) == {"ttft_s", "tpot_s"}
 
 

@@ -64,9 +64,9 @@ class Workbench:
     def __init__(
         self, options: Options, real_agents: float | None, *, at_most: int | None = None
     ) -> None:
-        """Where the options name no number of agents there are as many emulated ones as stand for `real_agents` (None:
-        for any number), up to `at_most` (None: the profile's). Raises ValueError for a profile or a trace that there
-        is not."""
+        """Where the options name no number of agents there are as many emulated ones as stand for `real_agents`
+        (None: for any number), up to `at_most` (None: the profile's). Raises ValueError for a profile or a trace that
+        there is not."""
         self.options = options
         self.profile: HardwareProfile = profile_named(options.profile)
         scale = self.profile.scale
