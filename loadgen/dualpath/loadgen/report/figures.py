@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -10,6 +10,10 @@ from dualpath.loadgen.report.results import Experiment, NicSeries, Run, storage_
 from dualpath.loadgen.report.svg import Bar, Chart, Line, Palette, Stack, bars, lines, stacks
 
 MAX_TIMELINES = 12
+_BOUND = (
+    " The red line is the bound that no scheduling can beat: the most of reading at the SNICs' full rate, computing, "
+    "and decoding in turn."
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ def _completion(experiment: Experiment, palette: Palette) -> Section:
     chart = bars("Job completion time, seconds", list(by_shape.items()), "s", palette)
     return Section(
         "Job completion time",
-        "Seconds until the last agent ended, medians; dots are single runs. The red line is the bound that "
-        "no scheduling can beat: the most of reading at the SNICs' full rate, computing, and decoding in turn.",
+        "Seconds until the last agent ended, medians; dots are single runs."
+        + (_BOUND if any(run.bounds_s for run in experiment.runs) else ""),
         (chart,),
     )
 
@@ -173,15 +177,15 @@ def _advantage(experiment: Experiment) -> list[Line]:
 
 
 def _ttft_parts(experiment: Experiment, palette: Palette) -> Section:
-    """By system where there is an axis, so that its rows show how the parts grow along it."""
+    """By system where the axis is a load, so that its rows show how the parts grow with it."""
+    split = bool(experiment.slo)
     by_system: dict[str, list[Stack]] = {}
     for shape, system, x, runs in _groups(experiment):
         names = list(dict.fromkeys(name for run in runs for name in run.parts_s))
         parts = tuple((name, fmean(run.parts_s.get(name, 0.0) for run in runs)) for name in names)
         if parts:
-            place = _place(experiment, shape, x)
-            label = place if experiment.axis and place else _label(experiment, shape, system, x)
-            by_system.setdefault(system if experiment.axis else "", []).append(Stack(label, parts))
+            label = _label(experiment, shape, "" if split else system, x)
+            by_system.setdefault(system if split else "", []).append(Stack(label, parts))
     every = [sum(s for _, s in row.parts) for rows in by_system.values() for row in rows]
     charts = tuple(
         stacks(
@@ -317,13 +321,6 @@ def _mean_rate(nic: NicSeries) -> float:
 
 
 def _label(experiment: Experiment, shape: str, system: str, x: float | None) -> str:
-    words: Sequence[str] = (
-        *([shape] if len(experiment.shapes()) > 1 else []),
-        system,
-        *([] if x is None else [f"{x:g}"]),
-    )
-    return " ".join(words)
-
-
-def _place(experiment: Experiment, shape: str, x: float | None) -> str:
-    return _label(experiment, shape, "", x).strip()
+    place = "" if x is None else f"{x:g}"
+    words = (shape if len(experiment.shapes()) > 1 else "", system, place)
+    return " ".join(word for word in words if word)
