@@ -187,8 +187,8 @@ def bench_ablation(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """What does each technique add? basic, + layerwise, + dual path, + scheduling, + split, with the memory of
-    prefill engines at 50, 100 and 150 %. About 7 minutes."""
+    """What does each technique add? basic, + layerwise, + dual path, + scheduling, + split, on 2P4D, with the memory
+    of prefill engines at 50, 100 and 150 %. About 8 minutes."""
     _carry_out("ablation", locals())
 
 
