@@ -10,9 +10,12 @@ STAMP := $(VENV)/.dualpath-installed
 COMPOSE_STAMP := $(VENV)/.dualpath-compose-installed
 # An index that has a CPU build of PyTorch, where pip's own has the CUDA build only.
 TORCH_INDEX ?=
+# Tests wait as much as they compute: so many files of them at a time.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup run test lint unit compose-test pictures clean
+.PHONY: help setup run test lint unit slow compose-test pictures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -47,7 +50,10 @@ lint: setup ## Ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 unit: setup ## The tests only, without the slow ones
-	$(BIN)/pytest -m "not slow and not smollm2 and not compose"
+	$(PYTEST) -m "not slow and not smollm2 and not compose"
+
+slow: setup ## The slow tests, and those of the real model
+	$(PYTEST) -m "slow or smollm2"
 
 $(COMPOSE_STAMP): $(STAMP)
 	$(PIP) -e '.[compose]'
