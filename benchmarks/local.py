@@ -124,6 +124,10 @@ class Cluster:
         self._life = ExitStack()
         arguments = ["--config", str(config)]
         self._life.enter_context(started(self.home, arguments, environment(), home / "up.log"))
+        # Made once: that takes 20 ms, which are no server's. A connection is used once, as by most scripts.
+        once = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        client = httpx.Client(timeout=_ANSWER_S, trust_env=False, limits=once)
+        self._http = self._life.enter_context(client)
         self.started_s = time.monotonic() - began
         self.base_url, self.model = self.record.base_urls[0], self.record.model
 
@@ -149,13 +153,11 @@ class Cluster:
         content_s: list[float] = []
         explain: dict[str, Any] = {}
         sent, began = time.time(), time.perf_counter()
-        with httpx.stream(
+        with self._http.stream(
             "POST",
             f"{self.base_url}/completions",
             json=body,
             headers={"X-DualPath-Explain": "1"},
-            timeout=_ANSWER_S,
-            trust_env=False,
         ) as answer:
             answer.raise_for_status()
             for event in _events(answer.iter_lines()):
