@@ -26,6 +26,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of the real model first, which take longest: else one process ends with them while the other is idle."""
+    items.sort(key=lambda item: item.get_closest_marker("smollm2") is None)
+
+
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
     """A command that a test runs in this process sends logs to what pytest takes for stderr, and closes after it."""
