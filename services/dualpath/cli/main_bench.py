@@ -225,7 +225,7 @@ def bench_online(
     Agents arrive as a Poisson process; --values are multiples of the rate that fills the prefill nodes' SNICs. A
     system that broke the limits at one rate is not asked for higher ones; between the last rate that it served and
     the first that it did not, it is asked for middles until those are within 10 %. Runs whose gates did not hold
-    are measured once more, and do not count. About 10 minutes.
+    are measured once more, and do not count. About 11 minutes.
     """
     _carry_out("online", locals())
 

@@ -15,7 +15,7 @@ from dualpath.loadgen.report.results import Claim, Run
 
 REAL_SLO = {"ttft_s": 4.0, "tpot_s": 0.05}
 """Of means, in real seconds (the paper's)."""
-AGENTS = 96
+AGENTS = 128
 """Emulated ones that arrive at the highest rate: what is written and read of their contexts fits a laptop."""
 
 
@@ -28,7 +28,7 @@ def online(options: Options) -> Plan:
     found = totals(bench.trace.trajectories, blocks)
     full_s = bounds_of(found, bench.profile, PE_ONLY, p, d).storage_s
     full_aps = bench.agents / full_s
-    values = [x * full_aps for x in options.axis("0.7,1,1.5,2")]
+    values = [x * full_aps for x in options.axis("0.8,1.2,1.8,2.4")]
     arriving_s = bench.agents / max(values)
     scale = bench.profile.scale
     slo = {

@@ -46,7 +46,7 @@ def test_every_experiment_knows_how_many_agents_it_has(kind: Callable[[Options],
         64,
     }
     arriving = {cell.load.agents for cell in plan.cells if isinstance(cell.load, OpenLoop)}
-    assert kind is not online or 96 in arriving
+    assert kind is not online or 128 in arriving
 
 
 def test_offline_has_every_system_on_every_shape() -> None:
