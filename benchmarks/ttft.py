@@ -1,6 +1,6 @@
 """Time to first token of a long prompt: nothing of it cached, against most of it cached.
 
-    python -m benchmarks.ttft [--paths prefill,decode,split] [--prompt 2000] [--cached-share 0.97] [--runs 5]
+    python -m benchmarks.ttft [--paths prefill,decode,split] [--prompt 2045] [--cached-share 0.97] [--runs 5]
 
 For each read path a cluster of one prefill and one decode node with a real model, on this machine, asked through
 the OpenAI endpoint /v1/completions with `stream`. What is timed is what a client sees: from sending the
@@ -97,7 +97,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--paths", default=",".join(PATHS), help="read paths, with commas")
-    parser.add_argument("--prompt", type=int, default=2000, help="tokens")
+    parser.add_argument("--prompt", type=int, default=2045, help="tokens")
     parser.add_argument("--cached-share", type=float, default=0.97, help="of the prompt")
     parser.add_argument("--runs", type=int, default=5, help="of each kind and path")
     add_model_options(parser)
