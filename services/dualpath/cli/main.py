@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,8 +51,21 @@ app.add_typer(store_commands, name="store")
 app.add_typer(trace, name="trace")
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dualpath {metadata.version('dualpath')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Serve an LLM from separate prefill and decode nodes, with its KV-Cache on storage read by both.
 
     \b
@@ -132,7 +146,7 @@ def status(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the cluster that runs on a home: processes, queues, pools in use, bytes by NIC.
+    """Show the cluster on a home: processes, queues, pools, NICs.
 
     Exit code 0: all well; 1: something has died or does not answer; 3: no cluster runs there.
     """
@@ -152,7 +166,9 @@ def top(
         bool, typer.Option("--once", help="One picture, of one interval; for scripts.")
     ] = False,
 ) -> None:
-    """Watch a cluster at work: NICs and their lanes, read queues, read paths. Ctrl-C ends it.
+    """Watch a cluster at work: NICs, lanes, read queues, read paths.
+
+    Ctrl-C ends it.
 
     Each line is a NIC's lane in one direction, out of the process or into it: bytes per second, what that is of the
     emulated bandwidth (where there is one), the lane's share of what moves that way, chunks that wait for their
@@ -173,7 +189,7 @@ def top(
 
 @app.command()
 def down(home: Home = None, config: Config = None) -> None:
-    """Stop the cluster that runs on a home, and wait until it has ended.
+    """Stop the cluster on a home, and wait until it has ended.
 
     Nothing to stop is fine: the exit code is 0 then too.
     """
@@ -203,7 +219,7 @@ def doctor(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a cluster could start here, and what to do where it could not.
+    """Say whether a cluster could start here, and what to do if not.
 
     Looks at packages, nats-server, the model, ports, disk, memory, the CPU, the shape and the pools; starts and
     writes nothing. Takes the options of `up`.
@@ -241,7 +257,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Show the results of `dualpath bench`, or compare two of them: before, and after.
+    """Show a result of `dualpath bench`, or compare two.
 
     A change is told from the spread of runs: take several repetitions. With --out, as a page too.
 

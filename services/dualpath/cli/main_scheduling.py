@@ -28,7 +28,7 @@ def why(
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a request got its engines and its read path, with the numbers of that moment.
+    """Say why a request got its engines and its read path.
 
     A DE is chosen when the request comes, a PE and the read path once the DE has room for it. Each decision shows the
     engines as the scheduler saw them: unfinished requests (seq) and their tokens (tok), what is yet to compute, the
@@ -76,7 +76,7 @@ def scale(
     home: Home = None,
     config: Config = None,
 ) -> None:
-    """Give the cluster that runs on a home more nodes, or fewer.
+    """Give the cluster on a home more nodes, or fewer.
 
     Nodes that are missing are started, and take work as soon as they serve; of those that are too many the last ones
     finish what they have and leave, as with `drain`. Returns when all of it is done. A role that is not named stays
@@ -106,7 +106,7 @@ def calibrate(
     ] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine as a node, for the scheduler and for batches.
+    """Measure this machine as a node, for scheduling and batches.
 
     Reads blocks from a shard of its own (SNIC), writes between two endpoints (CNIC), runs prefill forwards over
     cached and new tokens, and decode steps by batch. What comes of it:

@@ -65,9 +65,9 @@ def store_gc(
     ] = None,
     config: Config = None,
 ) -> None:
-    """Give room back to the disk: damaged blocks, empty extents, what is above store_capacity, or old.
+    """Give room back to the disk. The cluster must be down.
 
-    The cluster must be down.
+    What goes: damaged blocks, empty extents, what is above store_capacity, or old.
     """
     from dualpath.cli.store import collect
 

@@ -59,12 +59,12 @@ def demo(
     ] = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Watch an agent of 12 turns on a growing context, and which NIC reads its KV-Cache.
+    """Watch an agent of 12 turns, and which NIC reads its KV-Cache.
 
-    Starts a cluster of its own in a temporary home and stops it again. Nearly all of each prompt is in KV-Cache by
-    then; the prefill and the decode node each read a part of it, if it is long enough. Four of the prompts are sent
-    once more without their KV-Cache, and a table at the end compares: time to first token (TTFT) warm, by who
-    read, and cold. Settings of the environment hold.
+    Starts a cluster of its own in a temporary home and stops it again. The agent's context grows, and nearly all of
+    each prompt is in KV-Cache by then; the prefill and the decode node each read a part of it, if it is long enough.
+    Four of the prompts are sent once more without their KV-Cache, and a table at the end compares: time to first
+    token (TTFT) warm, by who read, and cold. Settings of the environment hold.
 
     \b
     dualpath demo

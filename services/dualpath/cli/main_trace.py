@@ -43,10 +43,10 @@ def trace_stat(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace of any known format.")],
     as_json: AsJson = False,
 ) -> None:
-    """Describe a trace: lengths, turns, the hit rate of an ideal cache; of a made one, beside Table 2.
+    """Describe a trace: lengths, turns, an ideal cache's hit rate.
 
-    Known formats: `dualpath trace make`'s, Mooncake's (timestamp, input_length, output_length, hash_ids), and
-    recorded conversations (messages, tools, delays_s; docs/loadgen.md).
+    A made one is put beside the paper's Table 2. Known formats: `dualpath trace make`'s, Mooncake's (timestamp,
+    input_length, output_length, hash_ids), and recorded conversations (messages, tools, delays_s; docs/loadgen.md).
     """
     from dualpath.cli.trace import stat
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,19 @@ def test_what_up_cannot_do_is_said_in_a_sentence_with_exit_code_2(
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
     assert all(line.startswith("dualpath: ") for line in ended.stderr.splitlines())
+    assert ended.stdout == "", "it is said once"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert dualpath("--version").stdout == f"dualpath {metadata.version('dualpath')}\n"
+
+
+@pytest.mark.parametrize("group", [(), ("store",), ("trace",)])
+def test_what_each_command_does_fits_into_its_line(group: tuple[str, ...]) -> None:
+    shown = dualpath(*group, "--help", COLUMNS="80")
+    _, commands = shown.stdout.split("Commands:\n")
+    assert len(commands.splitlines()) > 2
+    assert "..." not in commands
 
 
 def test_without_a_cluster_status_says_so_and_down_is_content(tmp_path: Path) -> None:
