@@ -143,7 +143,7 @@ def examine_model(settings: Settings) -> Iterator[Finding]:
     """Whether its files are there or can be made, and whether every pool holds its longest request."""
     from dualpath.model.api import ModelError
     from dualpath.model.checkpoint import weight_files
-    from dualpath.model.locate import model_directory
+    from dualpath.model.locate import model_directory, own_directory
     from dualpath.model.prepare import smollm2_file
 
     directory = model_directory(settings)
@@ -152,9 +152,9 @@ def examine_model(settings: Settings) -> Iterator[Finding]:
             text = f"{settings.model} is made by the first start"
         elif settings.model == "smollm2" and not directory.is_dir():
             text = f"{smollm2_file().name} is installed; the first start converts it"
-        elif not directory.is_dir():
-            raise ModelError(f"no model directory at {directory}")
         else:
+            if settings.model != "smollm2":
+                own_directory(settings)
             text = f"{len(weight_files(directory))} file(s) of weights in {_shown(directory)}"
         yield Finding("model", "ok", text)
         yield from _examine_capacity(settings, directory)

@@ -31,11 +31,13 @@ from dualpath.cluster.scaling import SIGNAL, Scaler, take_asked
 from dualpath.cluster.welcome import welcome
 from dualpath.memory.admission import check_capacity
 from dualpath.model.errors import ModelError
-from dualpath.model.locate import resolve_dtype
+from dualpath.model.locate import NAMED, resolve_dtype
 from dualpath.model.spec import ModelSpec, load_spec
 from dualpath.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, dump_settings
 
 _PREPARING = "model"
+_LONG_S = 2.0
+_HASHING = "reading all weights once: their hash is what their KV-Cache is known by"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -175,6 +177,24 @@ class Supervisor:
         settings = self._settings
         self._update(dtype=resolve_dtype(settings))
         write_private(self._home.settings_file, dump_settings(self._settings))
+        if settings.model in NAMED:
+            await self._make_model()
+        long = asyncio.get_running_loop().call_later(_LONG_S, self._console.say, _HASHING)
+        try:
+            spec = await asyncio.to_thread(load_spec, self._settings)
+        except ModelError as error:
+            raise CannotStart(str(error)) from None
+        finally:
+            long.cancel()
+        if problems := check_capacity(self._settings, spec.geometry, spec.max_context):
+            raise CannotStart("\n".join(problems))
+        if line := checks.bottleneck_line(settings):
+            self._console.say(line)
+        if note := checks.memory_note(settings):
+            self._console.say(f"note: {note}")
+        return spec
+
+    async def _make_model(self) -> None:
         child = self._make_child(_PREPARING, _PREPARING)
         child.start([sys.executable, "-m", "dualpath.model.prepare"], self._env, says_ready=False)
         try:
@@ -183,17 +203,6 @@ class Supervisor:
         finally:
             await child.stop(1.0)
             del self._children[_PREPARING]
-        try:
-            spec = await asyncio.to_thread(load_spec, self._settings)
-        except ModelError as error:
-            raise CannotStart(str(error)) from None
-        if problems := check_capacity(self._settings, spec.geometry, spec.max_context):
-            raise CannotStart("\n".join(problems))
-        if line := checks.bottleneck_line(settings):
-            self._console.say(line)
-        if note := checks.memory_note(settings):
-            self._console.say(f"note: {note}")
-        return spec
 
     async def _start_nats(self) -> None:
         settings = self._settings

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
+from dualpath.model.errors import ModelError
 from dualpath.settings import Settings
 
 DType = Literal["bfloat16", "float32"]
@@ -17,6 +19,8 @@ TINY_VERSION = 1
 
 _BF16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 """CPU flags (x86, then ARM) of arithmetic on bfloat16; without them every product would be converted."""
+
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def resolve_dtype(settings: Settings) -> DType:
@@ -58,3 +62,24 @@ def model_directory(settings: Settings) -> Path:
             return models / f"synthetic-{settings.synthetic.vocab_size}-{TINY_VERSION}"
         case directory:
             return Path(directory).expanduser()
+
+
+def own_directory(settings: Settings) -> Path:
+    """`model_directory` of a model that is none of the named ones. Raises ModelError where it is not there, with what
+    to give instead."""
+    directory = model_directory(settings)
+    if directory.is_dir():
+        return directory
+    advice = "give smollm2, tiny, synthetic, or a directory with a Hugging Face checkpoint"
+    if (name := _hub_name(directory)) is not None:
+        advice += f"; of the Hub's {name}: hf download {name} --local-dir {directory.name}"
+    raise ModelError(f"no model directory at {directory}; {advice}")
+
+
+def _hub_name(directory: Path) -> str | None:
+    """What was given for this directory, where that looks like ORGANIZATION/NAME and not like a path."""
+    here = Path.cwd()
+    if not directory.is_relative_to(here) or directory.parent.is_dir():
+        return None
+    name = str(directory.relative_to(here))
+    return name if _HUB_NAME.fullmatch(name) else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from dualpath.model.bytelevel import write_tokenizer
 from dualpath.model.checkpoint import weight_files
 from dualpath.model.errors import ModelError
-from dualpath.model.locate import NAMED, model_directory, resolve_dtype
+from dualpath.model.locate import NAMED, model_directory, own_directory, resolve_dtype
 from dualpath.model.tiny import write_tiny
 from dualpath.settings import Settings, load_settings, shell_path
 from dualpath.telemetry.leash import leashed
@@ -40,15 +40,11 @@ def prepare_model(settings: Settings, progress: Progress) -> Path:
     at. Processes that prepare the same model at once do it once: the others wait. `progress` is called with
     lines for the user. Raises ModelError with what to install or correct.
     """
-    target = model_directory(settings)
     if settings.model not in NAMED:
-        if not target.is_dir():
-            raise ModelError(
-                f"no model directory at {target}; give smollm2, tiny, synthetic, "
-                "or a directory with a Hugging Face checkpoint"
-            )
-        weight_files(target)
-        return target
+        own = own_directory(settings)
+        weight_files(own)
+        return own
+    target = model_directory(settings)
     if target.is_dir():
         return target
     with _locked(target) as lock:
@@ -95,7 +91,7 @@ def smollm2_file() -> Path:
 
 
 def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int) -> None:
-    progress(f"converting {source.name} to {dtype}, once")
+    progress(f"converting {source.name} to {dtype}, once: half a minute of one core")
     command = leashed([sys.executable, "-m", CONVERTER, str(source), dtype, str(into)])
     # The child holds the lock as well: were this process killed, nobody would touch `into` before it ends.
     with subprocess.Popen(

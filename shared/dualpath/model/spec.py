@@ -13,7 +13,7 @@ from dualpath.model.checkpoint import config_fields, read_json, weight_files
 from dualpath.model.errors import ModelError
 from dualpath.model.families import Family, family_of, number
 from dualpath.model.fingerprint import FileHashes, fingerprint
-from dualpath.model.locate import NAMED, DType, model_directory, resolve_dtype
+from dualpath.model.locate import NAMED, DType, model_directory, own_directory, resolve_dtype
 from dualpath.settings import Settings
 
 ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
@@ -48,9 +48,7 @@ def load_spec(settings: Settings) -> ModelSpec:
     """
     if settings.model == "synthetic":
         return _synthetic(settings)
-    directory = model_directory(settings)
-    if not directory.is_dir():
-        raise ModelError(_missing(settings.model, directory))
+    directory = _named(settings) if settings.model in NAMED else own_directory(settings)
     config = read_json(directory / "config.json")
     family = family_of(config)
     dtype = resolve_dtype(settings)
@@ -143,15 +141,13 @@ def _name(settings: Settings, directory: Path) -> str:
     return settings.model if settings.model in NAMED else directory.resolve().name
 
 
-def _missing(model: str, directory: Path) -> str:
-    if model in NAMED:
-        return (
-            f"model {model} has not been prepared yet: {directory} does not exist; "
-            "run `dualpath up`, or `python -m dualpath.model.prepare`"
-        )
-    return (
-        f"no model directory at {directory}; give smollm2, tiny, synthetic, "
-        "or a directory with a Hugging Face checkpoint (config.json and safetensors)"
+def _named(settings: Settings) -> Path:
+    directory = model_directory(settings)
+    if directory.is_dir():
+        return directory
+    raise ModelError(
+        f"model {settings.model} has not been prepared yet: {directory} does not exist; "
+        "run `dualpath up`, or `python -m dualpath.model.prepare`"
     )
 
 

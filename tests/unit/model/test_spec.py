@@ -151,6 +151,7 @@ def test_sharded_weights(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"model_type": None}, "no model_type"),
         ({"model_type": "gpt2"}, r"'gpt2' is not supported; supported: .*llama"),
         ({"quantization_config": {"quant_method": "gptq"}}, "unquantized"),
         ({"rope_parameters": {"rope_type": "dynamic"}}, "dynamic"),
@@ -166,6 +167,10 @@ def test_refused_configs(checkpoint: Path, changes: dict[str, Any], said: str) -
 def test_refused_directories(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model directory"):
         load_spec(spec_settings(tmp_path / "nothing"))
+    with pytest.raises(ModelError, match=r"give smollm2, .*checkpoint$"):
+        load_spec(spec_settings(tmp_path / "nothing" / "there"))
+    with pytest.raises(ModelError, match=r"hf download Qwen/Qwen3-0\.6B --local-dir Qwen3-0\.6B$"):
+        load_spec(Settings(model="Qwen/Qwen3-0.6B", home=tmp_path))
     with pytest.raises(ModelError, match="has not been prepared"):
         load_spec(Settings(model="tiny", home=tmp_path))
     (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")

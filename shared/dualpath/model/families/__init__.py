@@ -19,7 +19,9 @@ FAMILIES: dict[str, Family] = {
 
 def family_of(config: Config) -> Family:
     """The family that a `config.json` names; raises ModelError, naming the supported ones, for any other."""
-    name = str(config.get("model_type", ""))
+    name = str(config.get("model_type") or "")
+    if not name:
+        raise ModelError("config.json has no model_type; copy it again from the checkpoint")
     family = FAMILIES.get(name)
     if family is None:
         raise ModelError(
