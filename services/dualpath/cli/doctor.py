@@ -34,7 +34,8 @@ def doctor(config: Path | None, given: Mapping[str, Any], *, as_json: bool) -> i
     if as_json:
         print(as_document(findings))
     else:
-        print_findings(findings)
+        options = config is not None or any(value is not None for value in given.values())
+        print_findings(findings, like_this=options)
     return 0 if well(findings) else 1
 
 
@@ -49,7 +50,10 @@ def as_document(findings: Iterable[Finding]) -> str:
     return json.dumps(document, ensure_ascii=False, indent=1)
 
 
-def print_findings(findings: Iterable[Finding], console: Console | None = None) -> None:
+def print_findings(
+    findings: Iterable[Finding], console: Console | None = None, *, like_this: bool = False
+) -> None:
+    """`like_this`: the cluster was described by options, which `up` needs as well."""
     console = console or Console(highlight=False)
     table = Table.grid(padding=(0, 1))
     table.add_column()
@@ -68,4 +72,5 @@ def print_findings(findings: Iterable[Finding], console: Console | None = None) 
     elif any(finding.what == RUNNING for finding in findings):
         console.print("[bold]Once the one on this home has stopped, this one can start.[/]")
     else:
-        console.print("[bold green]A cluster with these settings can start: dualpath up[/]")
+        command = "dualpath up, with the same options" if like_this else "dualpath up"
+        console.print(f"[bold green]A cluster with these settings can start: {command}[/]")

@@ -40,6 +40,7 @@ def drain(config: Path | None, home: Path | None, name: str) -> int:
     # What the nodes go by, which this command's own settings need not be.
     its_own = load_settings(place.settings_file)
     limit_s = its_own.drain_s + _MARGIN_S
+    print(f"{name} finishes what it has …", flush=True)
     if problem := _let_go(place, record, node, limit_s):
         complain(problem)
         return _FAILED

@@ -45,6 +45,10 @@ def scale(config: Path | None, home: Path | None, prefill: int | None, decode: i
     if not ask(place, record, Wanted(prefill, decode)):
         complain("the cluster has ended meanwhile")
         return NOT_RUNNING
+    for role, count in wanted.items():
+        # Either way may take as long as a start.
+        if (now := len(_working(record, role))) != count:
+            print(f"{role} nodes: from {now} to {count} …", flush=True)
     return _wait(place, wanted, before, limit_s)
 
 

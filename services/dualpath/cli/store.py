@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -73,9 +73,12 @@ def verify(
     config: Path | None, home: Path | None, shard: str | None, directory: Path | None
 ) -> int:
     """Exit code: 0 where all is right, 1 where not, 2 where there is no such store."""
-    with _told(), _progress() as progress:
+    with _told(), ExitStack() as stack:
         blocks, damaged = 0, 0
-        for place in places(_settings(config, home, directory), shard):
+        found = list(places(_settings(config, home, directory), shard))
+        # Not before there is something to read: it leaves a line behind.
+        progress = stack.enter_context(_progress())
+        for place in found:
             nbytes = sum(space.blocks * space.block_bytes for space in place.stat())
             bar = progress.add_task(place.name, total=nbytes)
             for checked in place.verify():
@@ -129,7 +132,8 @@ def drop(
         dropped = 0
         for place in places(_settings(config, home, directory), shard):
             spaces, freed, left = place.drop(wanted)
-            _say(place, freed, left)
+            if spaces or everything:
+                _say(place, freed, left)
             dropped += spaces
         if not dropped and not everything:
             complain(f"nothing is kept of {wanted!r}; `dualpath store stat` shows what there is")

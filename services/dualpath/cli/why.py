@@ -154,6 +154,7 @@ def _views(decision: Decision) -> object:
 
 def _numbers(view: EngineView) -> list[str]:
     compute = view.tok if view.compute_tok is None else view.compute_tok
-    values = (view.seq, view.tok, compute, view.read_q, view.hbm_free)
+    hbm_free = f"{view.hbm_free:,}" if view.hbm_total else "–"
+    values = (view.seq, view.tok, compute, view.read_q)
     bounds = ("–" if bound == UNLIMITED else f"{bound:,}" for bound in (view.alpha, view.beta))
-    return [*(f"{value:,}" for value in values), *bounds]
+    return [*(f"{value:,}" for value in values), hbm_free, *bounds]

@@ -128,6 +128,15 @@ def test_people_get_marks_and_advice_and_programs_get_json() -> None:
     assert document["findings"][2]["advice"] == "Mend it."
 
 
+def test_the_command_that_starts_it_is_named_and_needs_the_same_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_findings([Finding("one", "ok", "is well")])
+    assert capsys.readouterr().out.endswith("can start: dualpath up\n")
+    assert doctor(None, {"home": tmp_path, "port": 0, "model": "tiny"}, as_json=False) == 0
+    assert capsys.readouterr().out.endswith("can start: dualpath up, with the same options\n")
+
+
 def test_the_exit_code_tells_missing_things_from_wrong_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,11 @@
-"""The names by which `dualpath why` finds a request."""
+"""The names by which `dualpath why` finds a request, and what it shows of engines."""
 
 from __future__ import annotations
 
 import pytest
 
-from dualpath.cli.why import _bare
+from dualpath.cli.why import _bare, _numbers
+from dualpath.policy.api import EngineId, EngineView
 
 MADE = "0123456789abcdef01234567"
 
@@ -25,3 +26,11 @@ MADE = "0123456789abcdef01234567"
 )
 def test_ids_of_answers_end_in_the_cluster_s_and_clients_own_stay(given: str, asked: str) -> None:
     assert _bare(given) == asked
+
+
+@pytest.mark.parametrize(("total", "shown"), [(0, "–"), (5000, "4,000")])
+def test_hbm_that_nobody_told_is_not_shown_as_full(total: int, shown: str) -> None:
+    view = EngineView(
+        EngineId("p", 0), seq=1, tok=20, read_q=3, hbm_free=total * 4 // 5, hbm_total=total
+    )
+    assert _numbers(view) == ["1", "20", "20", "3", shown, "–", "–"]
