@@ -7,7 +7,10 @@ loopback. Blocks are stored, then read in random order, in calls of 16 MiB, seve
 
     cold   after POSIX_FADV_DONTNEED, checked with fincore; against fio's randread of the same files with four
            threads of preads of a block's size (a shard's own), buffered, caches invalidated
-    warm   from the page cache; against sendfile of the same files to a process that receives into memory
+    warm   from the page cache; against sendfile of the same files to a process that does what a client has to: over a
+           connection with the options of links, a block at a time into as much memory, with a checksum of each
+
+Beside the latter, for who wants to know what that depends on: without checksums, and as sockets are otherwise.
 
 All of it verified by the clients' checksums. Rounds of all kinds take turns; ratio is that of the medians. CPU is
 what the shard's process and the clients' spend by GB: where cores are few, it bounds the rate, and it says more than
@@ -39,11 +42,13 @@ from benchmarks.local import machine
 from benchmarks.shards import Running, client, drop_from_cache, shard, slot_files
 
 from dualpath.kvstore.api import ReadStatus, WriteStatus
+from dualpath.kvstore.checksum import block_checksum
 from dualpath.kvstore.disk import DiskOptions
 from dualpath.kvstore.extent import slot_bytes_of
 from dualpath.kvstore.shards import ShardStore
 from dualpath.settings.units import parse_bytes
 from dualpath.telemetry.logs import configure_logging
+from dualpath.transport.sockets import tune
 
 CALL_BYTES = 16 << 20
 WRITE_BYTES = 128 << 20
@@ -130,23 +135,38 @@ def fio_s(files: list[Path], slot_bytes: int) -> float:
     return float(read["runtime"]) / 1e3 / float(read["io_bytes"])
 
 
-def receive(pipe: Connection) -> None:
+def receive(pipe: Connection, block_bytes: int, verified: bool) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
+    memory = memoryview(mmap.mmap(-1, max(CALL_BYTES, block_bytes), flags=POPULATED))
     pipe.send(listener.getsockname()[1])
-    memory = memoryview(bytearray(1 << 20))
     connection, _ = listener.accept()
-    while connection.recv_into(memory):
-        pass
+    count = 1
+    while count:
+        for start in range(0, len(memory) - block_bytes + 1, block_bytes):
+            block = left = memory[start : start + block_bytes]
+            while left and (count := connection.recv_into(left)):
+                left = left[count:]
+            if verified:
+                block_checksum(b"", block)
+            if not count:
+                break
     pipe.send(None)
 
 
-def sendfile_s(files: list[Path]) -> float:
+def sendfile_s(
+    files: list[Path], block_bytes: int, *, verified: bool = True, tuned: bool = True
+) -> float:
     """Seconds in which sendfile moves the files into another process's memory."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
+    process = multiprocessing.get_context("spawn").Process(
+        target=receive, args=(theirs, block_bytes, verified)
+    )
     process.start()
     port = ours.recv()
-    with socket.create_connection(("127.0.0.1", port)) as sock:
+    with socket.socket() as sock:
+        if tuned:
+            tune(sock)
+        sock.connect(("127.0.0.1", port))
         begin = time.perf_counter()
         for path in files:
             fd, size, offset = os.open(path, os.O_RDONLY), path.stat().st_size, 0
@@ -199,13 +219,23 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
             for clients in args.clients:
                 took(f"warm {clients}", await read_all(running, stores[:clients], count, source))
             sizes = sum(path.stat().st_size for path in files)
-            took("warm reference", Spent(sendfile_s(files) * nbytes / sizes))
+            share = nbytes / sizes
+            took("warm reference", Spent(sendfile_s(files, block_bytes) * share))
+            unverified_s = sendfile_s(files, block_bytes, verified=False)
+            took("warm unverified", Spent(unverified_s * share))
+            plain_s = sendfile_s(files, block_bytes, verified=False, tuned=False)
+            took("warm plain", Spent(plain_s * share))
         print(
             f"\n{nbytes / 1e6:,.0f} MB in blocks of {block_bytes:,} bytes; left in the cache: {left:.1%}"
         )
         for kind, reference in (("cold", "fio"), ("warm", "sendfile")):
             limit = rate(times[f"{kind} reference"], nbytes)
-            print(f"  {kind}  {reference} {limit:.2f} GB/s")
+            besides = ", ".join(
+                f"{name} {rate(times[f'{kind} {name}'], nbytes):.2f}"
+                for name in ("unverified", "plain")
+                if f"{kind} {name}" in times
+            )
+            print(f"  {kind}  {reference} {limit:.2f} GB/s {besides}")
             for clients in args.clients:
                 spent = times[f"{kind} {clients}"]
                 cpu = [

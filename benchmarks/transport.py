@@ -189,8 +189,9 @@ class Plain:
             target=plain_receiver, args=(other, nbytes, spread[1], buffer_bytes)
         )
         self._process.start()
-        self._sock = socket.create_connection(("127.0.0.1", self._pipe.recv()))
-        tune(self._sock, buffer_bytes)
+        self._sock = socket.socket()
+        tune(self._sock, buffer_bytes)  # First: one that began with bbr stays paced by timers.
+        self._sock.connect(("127.0.0.1", self._pipe.recv()))
         memory = Memory(nbytes * spread[0], 0)
         self._messages = [memory.resolve(n * nbytes, nbytes)[0] for n in range(spread[0])]
 

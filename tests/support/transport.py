@@ -17,10 +17,11 @@ import msgspec
 import pytest
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.memory.file_part import FilePart
 from dualpath.memory.ranges import RangeAllocator
 from dualpath.memory.shared import SharedMemory
 from dualpath.transport import greeting, handshake, sockets
-from dualpath.transport.api import Buffer, Region
+from dualpath.transport.api import Region, Source
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
 from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.rdma.nixl import MODULE
@@ -98,11 +99,14 @@ class SharingEndpoint(SameHostEndpoint):
         self.pin(self._memory.view, self._memory)
 
     async def write(
-        self, peer: Address, key: int, offset: int, source: Sequence[Buffer], **options: Any
+        self, peer: Address, key: int, offset: int, source: Source, **options: Any
     ) -> None:
         with ExitStack() as rooms:
             pieces = [
-                rooms.enter_context(self._room(memoryview(piece).cast("B"))) for piece in source
+                piece
+                if isinstance(piece, FilePart)
+                else rooms.enter_context(self._room(memoryview(piece).cast("B")))
+                for piece in source
             ]
             await super().write(peer, key, offset, pieces, **options)
 

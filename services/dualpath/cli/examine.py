@@ -63,6 +63,7 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
     yield examine_disk(settings)
     yield examine_memory(settings)
     yield examine_compute(settings)
+    yield examine_sockets()
     yield examine_shape(settings)
 
 
@@ -306,6 +307,16 @@ def examine_compute(settings: Settings) -> Finding:
         if not native and settings.dtype == "bfloat16":
             return Finding("compute", "note", text, "Use --dtype auto: float32 is faster here.")
     return Finding("compute", "ok", f"{text}; dtype {resolve_dtype(settings)}")
+
+
+def examine_sockets() -> Finding:
+    from dualpath.transport.sockets import SEND_BUFFER_BYTES, send_buffer_limit
+
+    limit, wanted = send_buffer_limit(), SEND_BUFFER_BYTES
+    if limit is None or limit >= wanted:
+        return Finding("sockets", "ok", f"send buffers of {wanted >> 10} KiB can be had")
+    text = f"links want send buffers of {wanted >> 10} KiB; the kernel gives {limit >> 10}"
+    return Finding("sockets", "note", text, f"sysctl -w net.core.wmem_max={wanted}")
 
 
 def examine_shape(settings: Settings) -> Finding:

@@ -237,7 +237,7 @@ class StorageShard:
             self._reading,
             self._endpoint,
             client.turn,
-            in_place=self._endpoint.kernel_reads and self._disk.reads_in_place,
+            in_place=self._endpoint.sends_files and self._disk.reads_in_place,
         )
 
     def _write(self, peer: Address, client: _Peer, request: wire.WriteOpen) -> WriteCall:

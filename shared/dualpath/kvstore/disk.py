@@ -247,9 +247,9 @@ class DiskStore:
     async def in_place(
         self, namespace: Namespace, keys: Sequence[bytes], ahead: Sequence[bytes] = ()
     ) -> AsyncIterator[list[StoredBlock]]:
-        """The blocks where the page cache has them; statuses as those of `read_many`. Their bytes are for system
-        calls alone (see MappedFile), and nothing is written over them while the context is open. Where this waits
-        for the disk, the blocks of `ahead` are on their way as well."""
+        """The blocks as parts of files, in the page cache; statuses as those of `read_many`. Nothing is written
+        over them while the context is open. Where this waits for the disk, the blocks of `ahead` are on their way as
+        well."""
         space = namespace_dir(namespace)
         async with self._reader.in_place(space, keys, namespace.block_bytes, ahead) as found:
             self._suspect_cut(namespace, keys, found)

@@ -20,6 +20,7 @@ from dualpath.kvstore.entry import ENTRY_BYTES, NO_ENTRY, Table
 from dualpath.kvstore.files import DiskFile, DiskFiles
 from dualpath.kvstore.index import MAX_SLOTS, SLOT_BITS
 from dualpath.kvstore.mapped import MappedFile
+from dualpath.memory.file_part import FilePart
 
 PAGE_BYTES = 4096
 SLOTS_SUFFIX, TABLE_SUFFIX = ".slots", ".table"
@@ -111,13 +112,9 @@ class Extent:
         self._mapping()
         return self._slots.fetch(_place(slot) * self.slot_bytes, nbytes)
 
-    def view(self, slot: int, nbytes: int) -> memoryview:
-        """A slot's bytes where they are, after `cached` or `fetch`; for system calls alone (see MappedFile)."""
-        return self._mapping().view(_place(slot) * self.slot_bytes, nbytes)
-
-    def leave(self, slot: int, nbytes: int) -> None:
-        """The view was used: its pages are not to count as this process's."""
-        self._mapping().leave(_place(slot) * self.slot_bytes, nbytes)
+    def part(self, slot: int, nbytes: int) -> FilePart:
+        """The first `nbytes` bytes of a slot where they are; to be used while the extent is open."""
+        return FilePart(self._slots.fd, _place(slot) * self.slot_bytes, nbytes)
 
     def _mapping(self) -> MappedFile:
         if self._mapped is None:

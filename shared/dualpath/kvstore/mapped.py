@@ -1,4 +1,4 @@
-"""A file as memory that the kernel alone reads: what the page cache holds of it is sent without a copy of ours."""
+"""What the page cache holds of a file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ class MappedFile:
     """The first `nbytes` of a file. Offsets are those of pages. Raises OSError where it cannot be mapped, ValueError
     where it is shorter.
 
-    Views are for system calls only: those fail where the disk refuses a page or the file has been cut, but a process
-    that touches such a page itself dies of it (SIGBUS).
+    Nobody touches the mapping, the kernel is asked about its pages: a process that read one which the disk refuses,
+    or of a file that has been cut, would die of it (SIGBUS).
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
-        self._view = memoryview(self._map)
         self._address: int = np.frombuffer(self._map, np.uint8).ctypes.data
-
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """It keeps the mapping for as long as it lives."""
-        return self._view[offset : offset + nbytes]
 
     def cached(self, offset: int, nbytes: int) -> bool:
         """Whether to read this waits for no disk: all of its pages are in the page cache."""
@@ -37,7 +32,3 @@ class MappedFile:
         if _mincore(self._address + offset, nbytes, there):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return there.raw.count(1) == pages
-
-    def leave(self, offset: int, nbytes: int) -> None:
-        """Count the pages as the page cache's again, and not as this process's."""
-        self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)

@@ -13,6 +13,7 @@ from dualpath.kvstore.extent import Extent
 from dualpath.kvstore.health import DiskHealth
 from dualpath.kvstore.index import BlockIndex, BlockName
 from dualpath.kvstore.volume import Volume
+from dualpath.memory.file_part import Piece
 from dualpath.tasks import Threads
 
 _NO_CHECKSUM = bytes(CHECKSUM_BYTES)
@@ -31,7 +32,7 @@ class StoredBlock(NamedTuple):
 
     status: ReadStatus
     checksum: bytes = _NO_CHECKSUM
-    data: memoryview = _NOTHING
+    data: Piece = _NOTHING
 
 
 class _Place(NamedTuple):
@@ -89,15 +90,9 @@ class BlockReader:
             if outcomes.count(True) < len(places):
                 coming = self._places(space, ahead)
                 outcomes = await self._threads.run(partial(_fetch, places, coming, nbytes))
-            found = self._found(
-                space, keys, places, outcomes, lambda place: place.extent.view(place.slot, nbytes)
+            yield self._found(
+                space, keys, places, outcomes, lambda place: place.extent.part(place.slot, nbytes)
             )
-            try:
-                yield found
-            finally:
-                for place in places:
-                    if found[place.at].status is ReadStatus.FOUND:
-                        place.extent.leave(place.slot, nbytes)
 
     def _places(self, space: str, keys: Sequence[bytes]) -> list[_Place]:
         """Of the blocks that are there."""
@@ -125,7 +120,7 @@ class BlockReader:
         keys: Sequence[bytes],
         places: Sequence[_Place],
         outcomes: Sequence[Outcome],
-        data: Callable[[_Place], memoryview],
+        data: Callable[[_Place], Piece],
     ) -> list[StoredBlock]:
         found = [StoredBlock(ReadStatus.ABSENT)] * len(keys)
         for place, outcome in zip(places, outcomes, strict=True):

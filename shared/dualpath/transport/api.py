@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dualpath.lanes.api import Lane
+from dualpath.memory.file_part import FilePart
 from dualpath.memory.shared import SharedMemory
 from dualpath.wire.types import Address
 
@@ -58,6 +59,8 @@ with the peer's name (MessageRefused as a sentence, all else as a failure) and a
 link stays. But for MalformedMessage: who sends what is no message of this cluster loses its link."""
 
 Buffer = bytes | bytearray | memoryview
+Source = Sequence[Buffer | FilePart]
+"""What a write is made of: pieces of memory, or, where the endpoint `sends_files`, parts of files; not of both."""
 
 
 class Endpoint(ABC):
@@ -76,10 +79,8 @@ class Endpoint(ABC):
         """Close every link; whatever is under way ends with LinkError."""
 
     @property
-    def kernel_reads(self) -> bool:
-        """Whether what is sent is read by system calls alone (but for the rest of a frame that has begun when its
-        write is cancelled), so that sources may be views of a mapped file: where that cannot be read, the link is
-        lost, and not the process."""
+    def sends_files(self) -> bool:
+        """Whether sources of writes may be parts of files. Where one cannot be read, the link is lost."""
         return False
 
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:
@@ -104,7 +105,7 @@ class Endpoint(ABC):
         peer: Address,
         key: int,
         offset: int,
-        source: Sequence[Buffer],
+        source: Source,
         *,
         lane: Lane = Lane.LOW,
         imm: int = 0,
@@ -115,7 +116,8 @@ class Endpoint(ABC):
         Writes that are under way at the same time may land in any order, and frame by frame.
 
         Returns when the peer has acknowledged. Raises Revoked, LinkError, PeerRefused. Whether it returns,
-        raises or is cancelled: afterwards `source` is not read any more.
+        raises or is cancelled: afterwards `source` is not read any more. But for files: of a write that has not
+        returned, the kernel may still send what it took, as the file is then, so who receives files has to verify.
         """
 
     @abstractmethod

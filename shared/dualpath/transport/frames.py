@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import IntEnum, unique
 from typing import NamedTuple
 
+from dualpath.memory.file_part import Piece
 from dualpath.wire.codec import MAX_MESSAGE_BYTES
 
 _HEADER = struct.Struct("<HBBIQQQQ")
@@ -244,12 +245,12 @@ class FrameReader:
         return Header(kind, code, length, op, key, offset, imm)
 
 
-def split(source: Sequence[memoryview], chunk_bytes: int) -> list[list[memoryview]]:
+def split(source: Sequence[Piece], chunk_bytes: int) -> list[list[Piece]]:
     """Cut the pieces of `source`, end to end, into chunks of `chunk_bytes` (the last one may be smaller).
 
     Nothing is copied. An empty source gives one empty chunk: a write of nothing still has a last frame.
     """
-    chunks: list[list[memoryview]] = [[]]
+    chunks: list[list[Piece]] = [[]]
     room = chunk_bytes
     for piece in source:
         start = 0

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Hashable, Sequence
 
 from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.file_part import Piece
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport import sockets
 from dualpath.transport.api import LinkError, MessageHandler, Revoked, TransportError
@@ -149,7 +150,7 @@ class Link:
             await heard
         return self.lost is None
 
-    async def write(self, key: int, offset: int, source: Sequence[memoryview], imm: int) -> None:
+    async def write(self, key: int, offset: int, source: Sequence[Piece], imm: int) -> None:
         """See Endpoint.write. Raises NotStarted where another link may be tried."""
         outcome = await self._sender.write(key, offset, source, imm)
         if outcome.status is Status.REVOKED:

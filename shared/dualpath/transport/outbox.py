@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from dualpath.lanes.api import Priority
+from dualpath.memory.file_part import Piece
 from dualpath.transport.stream import ByteStream
 
 _IOV_MAX = 1000
@@ -21,7 +22,7 @@ class Parcel:
 
     __slots__ = ("control", "done", "started", "views", "waiter")
 
-    def __init__(self, views: list[memoryview], *, control: bool = False) -> None:
+    def __init__(self, views: list[Piece], *, control: bool = False) -> None:
         self.views = views
         self.control = control
         self.started = False
@@ -80,7 +81,7 @@ class Outbox:
         elif not self._armed and self._soon is None:
             self._soon = self._loop.call_soon(self._flush)
 
-    def put(self, views: list[memoryview], priority: Priority) -> Parcel:
+    def put(self, views: list[Piece], priority: Priority) -> Parcel:
         """Queue a frame (non-empty pieces of format "B"), and send it now where the socket takes it."""
         parcel = Parcel(views)
         if not self._closed:
@@ -125,7 +126,10 @@ class Outbox:
 
     def _withdraw(self, parcel: Parcel) -> None:
         if parcel is self._current and parcel.started:
-            parcel.views = [memoryview(b"".join(parcel.views))]
+            try:
+                parcel.views = [memoryview(b"".join(map(bytes, parcel.views)))]
+            except OSError as error:
+                self._on_error(f"sending failed: {error.strerror or error}")
             return
         for queue in self._queues.values():
             if parcel in queue:
@@ -145,7 +149,7 @@ class Outbox:
                     else:
                         self._arm()
                     return
-                sent = self._sock.sendmsg(parcel.views[:_IOV_MAX])
+                sent = self._sock.send_pieces(parcel.views[:_IOV_MAX])
             except (BlockingIOError, InterruptedError):
                 self._arm()
                 return

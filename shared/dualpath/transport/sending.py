@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from dualpath.lanes.api import Lane, Nic, Priority
+from dualpath.memory.file_part import Piece
 from dualpath.tasks import finish
 from dualpath.transport.frames import (
     END,
@@ -143,7 +144,7 @@ class Sender:
             for operation in operations.values()
         )
 
-    async def write(self, key: int, offset: int, source: Sequence[memoryview], imm: int) -> Outcome:
+    async def write(self, key: int, offset: int, source: Sequence[Piece], imm: int) -> Outcome:
         if self._closed:
             return Outcome(None, False)
         op, operation = self._new()
@@ -217,7 +218,7 @@ class Sender:
         operation: Operation,
         key: int,
         offset: int,
-        source: Sequence[memoryview],
+        source: Sequence[Piece],
         imm: int,
     ) -> None:
         lane, outbox = self._lane, self._outbox
@@ -254,7 +255,7 @@ class Sender:
     def _ended(self, op: int) -> None:
         """A write is over, and nothing of it is read any more."""
 
-    def _frame(self, header: Header, pieces: list[memoryview]) -> tuple[list[memoryview], bool]:
+    def _frame(self, header: Header, pieces: list[Piece]) -> tuple[list[Piece], bool]:
         """The views that leave for a chunk of a write; and whether the peer reads `pieces` when they have left."""
         return [memoryview(header.pack()), *pieces], False
 
@@ -270,7 +271,7 @@ class Sender:
                 header = Header(Kind.MESSAGE, 0, len(message), op)
                 operation.complete = True
                 self._nic.charge(lane, "tx", HEADER_BYTES)
-                views = [memoryview(header.pack())]
+                views: list[Piece] = [memoryview(header.pack())]
                 if message:
                     views.append(memoryview(message))
                 parcel = self._outbox.put(views, Priority.MESSAGE)

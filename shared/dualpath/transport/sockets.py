@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dualpath.lanes.api import Lane
 from dualpath.settings import Settings
@@ -24,6 +25,7 @@ CONGESTION_CONTROL = b"cubic"
 """Whatever the machine's default is: bbr paces each connection by timers, which costs up to twice the processor's
 time, and slows one lane on account of the other. Rates are the NICs' affair here."""
 BACKLOG = 128
+_SEND_BUFFER_LIMIT = Path("/proc/sys/net/core/wmem_max")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ async def listen(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _pin_congestion_control(sock)
         sock.bind(where)
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -90,8 +93,7 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     _try(sock, socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    if hasattr(socket, "TCP_CONGESTION"):
-        _try(sock, socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
+    _pin_congestion_control(sock)
     for name, value in (
         ("TCP_KEEPIDLE", 30),
         ("TCP_KEEPINTVL", 5),
@@ -100,6 +102,21 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, name):
             _try(sock, socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def send_buffer_limit() -> int | None:
+    """What the kernel lets a process ask for, in bytes; of more it gives as much, and says nothing. None where
+    it does not tell."""
+    try:
+        return int(_SEND_BUFFER_LIMIT.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _pin_congestion_control(sock: socket.socket) -> None:
+    """Of one that is to connect or listen: a connection that has begun with bbr is paced by timers for good."""
+    if hasattr(socket, "TCP_CONGESTION"):
+        _try(sock, socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 
 def mark(sock: socket.socket, lane: Lane, marks: Marks) -> None:

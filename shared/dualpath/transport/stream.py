@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, cast
+
+from dualpath.memory.file_part import FilePart, Piece
 
 
 class ByteStream(Protocol):
-    """A connected, non-blocking stream. The methods are those of socket.socket, and two more.
+    """A connected, non-blocking stream. The methods are those of socket.socket, and three more.
 
     Who waits for bytes must look at `unread` first, and who has nothing more to send must call `flush`
     until it is True: an encrypted stream holds bytes that the kernel has given, or not taken yet.
@@ -20,6 +24,11 @@ class ByteStream(Protocol):
     def sendmsg(self, buffers: Iterable[memoryview], /) -> int:
         """Take bytes from the front of `buffers`; they are not read any more afterwards. Raises
         BlockingIOError where none can be taken now, OSError."""
+        ...
+
+    def send_pieces(self, pieces: Sequence[Piece], /) -> int:
+        """`sendmsg` of a frame, whose payload is all memory, or all parts of files: those are read until the peer has
+        them."""
         ...
 
     def recvmsg_into(self, buffers: Iterable[memoryview], /) -> tuple[int, Any, int, Any]:
@@ -52,6 +61,18 @@ class PlainStream(socket.socket):
         stream = cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
         stream.setblocking(False)
         return stream
+
+    def send_pieces(self, pieces: Sequence[Piece], /) -> int:
+        first = pieces[0]
+        if isinstance(first, FilePart):
+            sent = os.sendfile(self.fileno(), first.fd, first.offset, first.nbytes)
+            if not sent:
+                raise OSError(errno.EIO, "a file ends before what is sent of it")
+            return sent
+        if isinstance(pieces[-1], FilePart):
+            # A header; it is to leave with what follows.
+            return self.sendmsg([first], (), socket.MSG_MORE)
+        return self.sendmsg(cast("Sequence[memoryview]", pieces))
 
     def flush(self) -> bool:
         return True

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.file_part import FilePart, Piece
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport import greeting, handshake, sockets
 from dualpath.transport.accepting import Accepts
 from dualpath.transport.api import (
-    Buffer,
     Endpoint,
     LinkError,
     MessageHandler,
     PeerRefused,
     Region,
+    Source,
 )
 from dualpath.transport.dialing import Dials
 from dualpath.transport.frames import FrameReader, MalformedFrame
@@ -102,7 +103,7 @@ class TcpEndpoint(Endpoint):
         return self._address
 
     @property
-    def kernel_reads(self) -> bool:
+    def sends_files(self) -> bool:
         return self._tls is None
 
     async def start(self, on_message: MessageHandler) -> None:
@@ -166,7 +167,7 @@ class TcpEndpoint(Endpoint):
         peer: Address,
         key: int,
         offset: int,
-        source: Sequence[Buffer],
+        source: Source,
         *,
         lane: Lane = Lane.LOW,
         imm: int = 0,
@@ -175,7 +176,12 @@ class TcpEndpoint(Endpoint):
             raise ValueError(f"immediate data has 64 bits; {imm} does not fit")
         if offset < 0:
             raise ValueError(f"a write cannot begin at {offset}")
-        views = [memoryview(piece).cast("B") for piece in source]
+        if source and isinstance(source[0], FilePart) and not self.sends_files:
+            raise ValueError("this endpoint sends memory, not files")
+        views: list[Piece] = [
+            piece if isinstance(piece, FilePart) else memoryview(piece).cast("B")
+            for piece in source
+        ]
 
         def write(link: Link) -> Awaitable[None]:
             return link.write(key, offset, views, imm)

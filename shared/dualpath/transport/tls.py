@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
+from dualpath.memory.file_part import Piece
 from dualpath.settings import Settings
 from dualpath.transport.handshake import Refusal
 from dualpath.transport.stream import readable, writable
@@ -130,6 +131,10 @@ class TlsStream:
         taken = self._seal(buffers)
         self.flush()
         return taken
+
+    def send_pieces(self, pieces: Sequence[Piece], /) -> int:
+        """Of memory only: what is encrypted must be read first."""
+        return self.sendmsg(cast("Sequence[memoryview]", pieces))
 
     def recvmsg_into(self, buffers: Iterable[memoryview], /) -> tuple[int, list[object], int, None]:
         return self._open(buffers), [], 0, None

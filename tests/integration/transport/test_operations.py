@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tempfile
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.transport import EVERY_WAY, Bytes, Make, Received, Scattered
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, PacedNic
+from dualpath.memory.file_part import FilePart
 from dualpath.transport.api import Buffer, LinkError, Revoked, TransportError
 from dualpath.transport.tcp import TcpEndpoint
 from dualpath.wire.codec import MAX_MESSAGE_BYTES
@@ -29,6 +31,27 @@ async def test_a_write_lands_where_it_was_meant_to(make: Make) -> None:
     assert region.memory[500_000:2_500_000] == data
     assert not any(region.memory[:500_000])
     assert not any(region.memory[2_500_000:])
+    assert region.imms == [42]
+
+
+async def test_parts_of_files_land_as_memory_does_where_the_endpoint_sends_files(
+    make: Make,
+) -> None:
+    sender, receiver = await make("sender"), await make("receiver")
+    region = Bytes(3_000_000)
+    key = receiver.register(region)
+    data = random.Random(1).randbytes(2_000_000)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(data)
+        fd = file.fileno()
+        parts = [FilePart(fd, 900_000, 1_100_000), FilePart(fd, 0, 7), FilePart(fd, 7, 899_993)]
+        writing = sender.write(receiver.address, key, 500_000, parts, imm=42)
+        if not sender.sends_files:
+            with pytest.raises(ValueError, match="memory, not files"):
+                await writing
+            return
+        await writing
+    assert region.memory[500_000:2_500_000] == data[900_000:] + data[:900_000]
     assert region.imms == [42]
 
 

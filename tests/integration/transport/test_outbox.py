@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import IO
 
 import pytest
 from tests.support.wait import until
 
 from dualpath.lanes import Priority
+from dualpath.memory.file_part import FilePart, Piece
 from dualpath.transport.outbox import MAX_CONTROL_BYTES, Outbox
 from dualpath.transport.stream import PlainStream
 
@@ -82,7 +86,7 @@ async def test_a_frame_that_fills_a_turn_does_not_hold_up_the_next_where_nothing
 async def test_a_frame_of_very_many_pieces_leaves(pair: Pair) -> None:
     outbox, theirs, _ = pair
     data = random.Random(3).randbytes(50_000)
-    pieces = [memoryview(data)[start : start + 7] for start in range(0, len(data), 7)]
+    pieces: list[Piece] = [memoryview(data)[start : start + 7] for start in range(0, len(data), 7)]
     sending = asyncio.ensure_future(outbox.sent(outbox.put(pieces, Priority.BULK)))
     assert await read(theirs, len(data)) == data
     assert await sending
@@ -115,6 +119,65 @@ async def test_a_started_frame_that_is_cancelled_leaves_as_it_was(pair: Pair) ->
     source.clear()
     assert await read(theirs, BIG + 1) == b"1" * BIG + b"2"
     assert await second
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[IO[bytes]]:
+    """A file of 3 · BIG bytes, open to read and write."""
+    with (tmp_path / "file").open("w+b", buffering=0) as opened:
+        opened.write(random.Random(4).randbytes(3 * BIG))
+        yield opened
+
+
+async def test_parts_of_a_file_leave_behind_their_header_and_before_the_next_frame(
+    pair: Pair, file: IO[bytes]
+) -> None:
+    outbox, theirs, _ = pair
+    fd, data = file.fileno(), os.pread(file.fileno(), 3 * BIG, 0)
+    parts: list[Piece] = [memoryview(b"header"), FilePart(fd, BIG, BIG), FilePart(fd, 0, 5)]
+    sending = asyncio.ensure_future(outbox.sent(outbox.put(parts, Priority.BULK)))
+    after = put(outbox, b"after")
+    assert (
+        await read(theirs, 6 + BIG + 5 + 5) == b"header" + data[BIG : 2 * BIG] + data[:5] + b"after"
+    )
+    assert await sending
+    assert await after
+
+
+async def test_a_started_frame_of_a_file_that_is_cancelled_leaves_whole_before_the_file_is_closed(
+    pair: Pair, file: IO[bytes]
+) -> None:
+    outbox, theirs, _ = pair
+    data = os.pread(file.fileno(), 3 * BIG, 0)
+    parcel = outbox.put([memoryview(b"header"), FilePart(file.fileno(), 0, 3 * BIG)], Priority.BULK)
+    sending = asyncio.ensure_future(outbox.sent(parcel))
+    await asyncio.sleep(0)
+    assert parcel.started
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    file.close()
+    assert await read(theirs, 6 + 3 * BIG) == b"header" + data
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_file_that_is_cut_while_it_is_sent_ends_the_connection(
+    pair: Pair, file: IO[bytes], cancelled: bool
+) -> None:
+    outbox, theirs, errors = pair
+    parcel = outbox.put([memoryview(b"header"), FilePart(file.fileno(), 0, 3 * BIG)], Priority.BULK)
+    sending = asyncio.ensure_future(outbox.sent(parcel))
+    await asyncio.sleep(0)
+    file.truncate(10)
+    if cancelled:
+        sending.cancel()
+        await asyncio.wait([sending])
+    else:
+        reading = asyncio.ensure_future(read(theirs, 4 * BIG))
+        assert not await sending
+        reading.cancel()
+    assert len(errors) == 1
+    assert "file ends" in errors[0]
 
 
 async def test_closing_ends_every_wait(pair: Pair) -> None:

@@ -15,6 +15,7 @@ from dualpath.cli import examine
 from dualpath.cli.doctor import as_document, doctor, print_findings, well
 from dualpath.cli.examine import Finding, examine_cluster
 from dualpath.settings import Settings
+from dualpath.transport import sockets
 
 
 def found(tmp_path: Path, **given: Any) -> dict[str, Finding]:
@@ -55,6 +56,19 @@ def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert ports.verdict == "bad"
     assert "is in use" in ports.text
     assert "Choose another with --port" in ports.advice
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"), [("212992", "note"), ("1048576", "ok"), ("4194304", "ok")]
+)
+def test_send_buffers_that_the_kernel_cuts_are_worth_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, verdict: str
+) -> None:
+    (tmp_path / "wmem_max").write_text(limit)
+    monkeypatch.setattr(sockets, "_SEND_BUFFER_LIMIT", tmp_path / "wmem_max")
+    finding = found(tmp_path)["sockets"]
+    assert finding.verdict == verdict
+    assert ("the kernel gives 208" in finding.text) == (verdict == "note")
 
 
 def test_a_directory_without_a_checkpoint_is_bad(tmp_path: Path) -> None:

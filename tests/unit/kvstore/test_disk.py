@@ -77,7 +77,7 @@ async def get(store: DiskStore, namespace: Namespace, number: int) -> ReadStatus
     if status in (ReadStatus.FOUND, ReadStatus.ABSENT) and not store.options.direct:
         async with store.in_place(namespace, [key(number)]) as (stored,):
             assert (stored.status, stored.checksum) == (status, checksum)
-            assert stored.data == into[: len(stored.data)]
+            assert bytes(stored.data) == into[: len(stored.data)]
     if status is ReadStatus.FOUND:
         found = into[: namespace.block_bytes]
         if block_checksum(key(number), found) != checksum:
@@ -351,8 +351,8 @@ async def test_blocks_that_are_read_in_place_are_fetched_and_nobody_writes_over_
         async with store.in_place(LARGE, asked, [key(3), key(98)]) as (first, absent, second):
             for number in range(10, 20):
                 assert await put(store, LARGE, number) is WriteStatus.STORED
-            assert first.data == block(LARGE, 0)
-            assert second.data == block(LARGE, 2)
+            assert bytes(first.data) == block(LARGE, 0)
+            assert bytes(second.data) == block(LARGE, 2)
             assert absent.status is ReadStatus.ABSENT
             assert there(store, LARGE) >= {0, 2}
         for number in range(20, 30):
@@ -383,7 +383,7 @@ async def test_a_block_of_an_extent_that_is_not_mapped_fails_in_place_and_not_th
         first._mapped = None
         async with store.in_place(LARGE, [key(0), key(4)]) as (failed, found):
             assert failed.status is ReadStatus.FAILED
-            assert found.data == block(LARGE, 4)
+            assert bytes(found.data) == block(LARGE, 4)
 
 
 async def test_a_disk_that_cannot_be_read_fails_in_place_and_recovers(tmp_path: Path) -> None:

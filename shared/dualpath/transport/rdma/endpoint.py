@@ -99,7 +99,7 @@ class RdmaEndpoint(TcpEndpoint):
         await super().start(on_message)
 
     @property
-    def kernel_reads(self) -> bool:
+    def sends_files(self) -> bool:
         return False
 
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.file_part import Piece
 from dualpath.tasks import finish
 from dualpath.transport.frames import Header, Kind, MalformedFrame
 from dualpath.transport.outbox import Outbox
@@ -86,7 +88,7 @@ class RdmaSender(Sender):
         operation: Operation,
         key: int,
         offset: int,
-        source: Sequence[memoryview],
+        source: Sequence[Piece],
         imm: int,
     ) -> None:
         nbytes = sum(map(len, source))
@@ -99,7 +101,7 @@ class RdmaSender(Sender):
             self._outbox.control(Header(Kind.ASK, op=op, key=key, offset=offset, imm=nbytes).pack())
             flights: deque[Flight] = deque()
             try:
-                views = deque(view for view in source if view)
+                views = deque(cast("memoryview", view) for view in source if view)
                 while not operation.ack.done():
                     where = deque(await asked.granted)
                     asked.granted = asyncio.get_running_loop().create_future()

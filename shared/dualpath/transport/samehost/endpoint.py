@@ -62,7 +62,7 @@ class SameHostEndpoint(TcpEndpoint):
         self._copies.close()
 
     @property
-    def kernel_reads(self) -> bool:
+    def sends_files(self) -> bool:
         return False
 
     def pin(self, memory: memoryview, shared: SharedMemory | None = None) -> None:

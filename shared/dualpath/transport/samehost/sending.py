@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 from dualpath.lanes.api import Lane, Nic
+from dualpath.memory.file_part import Piece
 from dualpath.transport.frames import Header, Kind
 from dualpath.transport.outbox import Outbox
 from dualpath.transport.samehost.segments import Offered
@@ -73,17 +75,17 @@ class PullingSender(Sender):
         operation: Operation,
         key: int,
         offset: int,
-        source: Sequence[memoryview],
+        source: Sequence[Piece],
         imm: int,
     ) -> None:
         if self._segments is None and self._offered.fds and sum(map(len, source)) >= MIN_PULL_BYTES:
             self._segments = await self._attach()
         await super()._send_write(op, operation, key, offset, source, imm)
 
-    def _frame(self, header: Header, pieces: list[memoryview]) -> tuple[list[memoryview], bool]:
+    def _frame(self, header: Header, pieces: list[Piece]) -> tuple[list[Piece], bool]:
         if not self._segments or header.length < MIN_PULL_BYTES:
             return super()._frame(header, pieces)
-        where = self._offered.pack(pieces, self._segments)
+        where = self._offered.pack(cast("list[memoryview]", pieces), self._segments)
         if where is None:
             return super()._frame(header, pieces)
         pull = header._replace(kind=Kind.PULL, length=len(where))
