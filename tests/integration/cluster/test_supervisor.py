@@ -230,10 +230,14 @@ def test_a_cluster_gets_more_nodes_and_fewer_while_it_runs(
     home = cluster.home.root
     assert scale(None, home, 2, 2) == 0
     said = capsys.readouterr().out.splitlines()
-    assert sorted(said) == ["decode-1 serves", "prefill-1 serves"]
+    assert said[:2] == ["prefill nodes: from 1 to 2 …", "decode nodes: from 1 to 2 …"]
+    assert sorted(said[2:]) == ["decode-1 serves", "prefill-1 serves"]
     assert living(cluster.home) == ["prefill-0", "decode-0", "prefill-1", "decode-1"]
     assert scale(None, home, 1, None) == 0
-    assert capsys.readouterr().out == "prefill-1 has left the cluster\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "prefill nodes: from 2 to 1 …",
+        "prefill-1 has left the cluster",
+    ]
     assert living(cluster.home) == ["prefill-0", "decode-0", "decode-1"]
     cluster.until_says("P/D = 0.5 is inside the bottleneck-free range")
     # Those who are told to go are told once, whoever asks: a second signal would end them at once.
