@@ -251,11 +251,15 @@ def _existing(path: Path) -> Path:
 
 
 def examine_disk(settings: Settings) -> Finding:
+    from dualpath.cluster.checks import HOME_BYTES
     from dualpath.kvstore.making import block_directory
     from dualpath.model.locate import model_directory
 
     free = shutil.disk_usage(_existing(settings.home)).free
     text = f"{_gib(free)} free for {_shown(settings.home)}"
+    if free < HOME_BYTES:
+        advice = "Not even logs have room there: free some, or choose another --home."
+        return Finding("disk", "bad", text, advice)
     to_make = settings.model == "smollm2" and not model_directory(settings).is_dir()
     if to_make and free < _MODEL_BYTES:
         advice = f"Converting SmolLM2 takes up to {_gib(_MODEL_BYTES)}: free some, or choose another --home."

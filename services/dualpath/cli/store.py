@@ -64,7 +64,10 @@ def stat(
                 readable_size(space.allocated_bytes),
                 f"{space.aside:,}",
             )
-        Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
+        if found:
+            Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
+        else:
+            print("no blocks are kept yet")
         return 0
     return WRONG_USE
 

@@ -16,6 +16,8 @@ from dualpath.settings import Settings
 from dualpath.transport.rdma import nixl
 from dualpath.transport.tls import Tls
 
+HOME_BYTES = 1 << 20
+"""What a home must have room for beside models and blocks: settings, records, the beginning of the logs."""
 _PAPER_DRAM_TO_SNIC = 10.0
 
 
@@ -60,10 +62,13 @@ def check_home(home: Home) -> Iterator[str]:
     try:
         home.create()
         probe = home.run / ".writable"
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.write_bytes(bytes(HOME_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
-        yield f"home {home.root} cannot be written ({error.strerror}); choose another --home"
+        free = "free some room there, or " if error.errno == errno.ENOSPC else ""
+        yield f"home {home.root} cannot be written ({error.strerror}); {free}choose another --home"
         return
     for path in (home.lock_file, home.record_file, home.settings_file, home.nats_file):
         if path.is_dir():

@@ -199,7 +199,10 @@ class Supervisor:
         child.start([sys.executable, "-m", "dualpath.model.prepare"], self._env, says_ready=False)
         try:
             if await child.join():
-                raise CannotStart("\n".join(child.tail) or f"the model {child.how_it_ended}")
+                # What came before it has been shown.
+                raise CannotStart(
+                    child.tail[-1] if child.tail else f"the model {child.how_it_ended}"
+                )
         finally:
             await child.stop(1.0)
             del self._children[_PREPARING]

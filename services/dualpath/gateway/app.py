@@ -267,7 +267,10 @@ def _explain_errors(app: FastAPI, watch: Watch) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         place = f"{request.method} {request.url.path}"
-        sentences = {404: f"there is no {place} here", 405: f"{place} is not allowed"}
+        sentences = {
+            404: f"there is no {place} here; GET /docs says what there is",
+            405: f"{place} is not allowed",
+        }
         sentence = sentences.get(error.status_code, str(error.detail))
         codes = {404: "not_found", 405: "method_not_allowed"}
         return respond(

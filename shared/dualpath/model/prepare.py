@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from dualpath.model.bytelevel import write_tokenizer
 from dualpath.model.checkpoint import weight_files
 from dualpath.model.errors import ModelError
@@ -52,10 +54,12 @@ def prepare_model(settings: Settings, progress: Progress) -> Path:
             return target
         fresh = target.with_name(f".{target.name}.part")
         shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
         try:
+            fresh.mkdir()
             _make(settings, fresh, progress, lock)
             fresh.rename(target)
+        except (OSError, SafetensorError) as error:
+            raise _not_written(target.parent, str(error)) from None
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return target
@@ -109,14 +113,20 @@ def _convert(source: Path, dtype: str, into: Path, progress: Progress, lock: int
             raise
     if process.returncode:
         if any(_NO_SPACE in line for line in lines[-1:]):
-            raise ModelError(
-                f"the disk is full: {shell_path(into.parent)} has no room for the converted model; "
-                "free some, or choose another --home"
-            )
+            raise _not_written(into.parent, lines[-1])
         raise ModelError(
             f"converting {source} failed (exit code {process.returncode}):\n"
             + "\n".join(lines[-5:])
         )
+
+
+def _not_written(models: Path, error: str) -> ModelError:
+    if _NO_SPACE in error:
+        return ModelError(
+            f"the disk is full: {shell_path(models)} has no room for the model; "
+            "free some, or choose another --home"
+        )
+    return ModelError(f"{shell_path(models)} cannot be written ({error}); choose another --home")
 
 
 @contextmanager

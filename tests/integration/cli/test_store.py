@@ -120,6 +120,11 @@ def test_drop_removes_one_models_blocks_or_all(home: Path) -> None:
     assert not list(home.glob("store/*/*-*"))
 
 
+def test_a_store_without_blocks_says_so(tmp_path: Path) -> None:
+    (tmp_path / "store" / "storage-0").mkdir(parents=True)
+    assert store(tmp_path, "stat").stdout == "no blocks are kept yet\n"
+
+
 def test_gc_gives_back_what_nobody_needs(home: Path) -> None:
     assert "0 B given back, 20 blocks left" in store(home, "gc", "--shard", "storage-0").stdout
     old = store(home, "gc", "--shard", "storage-0", "--unused-s", "0")

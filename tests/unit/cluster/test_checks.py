@@ -98,3 +98,14 @@ def test_too_little_memory_is_worth_a_note(tmp_path: Path) -> None:
     )
     assert memory_note(small, meminfo) is None
     assert memory_note(Settings(), tmp_path / "none") is None
+
+
+def test_a_home_on_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create()
+    # The kernel's file that is always full.
+    (home.run / ".writable").symlink_to("/dev/full")
+    (problem,) = check_home(home)
+    assert "No space left" in problem
+    assert "free some room there" in problem
+    assert not list(check_home(home)), "what was tried is gone"

@@ -50,7 +50,7 @@ def test_failure_leaves_nothing_that_could_be_taken_for_a_model(
     settings = Settings(model="tiny", home=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "write_tiny", break_off)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(ModelError, match=r"cannot be written \(disk full\); choose another"):
             prepare_model(settings, lambda line: None)
     assert [path.name for path in (tmp_path / "models").iterdir()] == [".tiny-1.lock"]
     assert (prepare_model(settings, lambda line: None) / "model.safetensors").is_file()
@@ -128,6 +128,10 @@ def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     settings = Settings(model="smollm2", home=tmp_path, dtype="float32")
     with pytest.raises(ModelError, match=r"the disk is full: .*models has no room"):
         prepare_model(settings, lambda line: None)
+    monkeypatch.setattr(prepare, "write_tiny", lambda into: Path("/dev/full").write_text("x"))
+    with pytest.raises(ModelError, match=r"the disk is full: .*models has no room"):
+        prepare_model(Settings(model="tiny", home=tmp_path), lambda line: None)
+    assert not list((tmp_path / "models").glob("tiny-*"))
 
 
 async def test_a_converter_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
