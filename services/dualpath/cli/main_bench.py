@@ -33,7 +33,7 @@ def bench_isolation(
         Path | None, typer.Option(metavar="FILE", help="Draw the distributions, as SVG.")
     ] = None,
 ) -> None:
-    """Do short bursts on the high lane feel KV traffic that saturates the low one?
+    """Do bursts on the high lane feel KV traffic on the low one?
 
     Engines exchange AllToAll bursts of less than a millisecond over emulated CNICs, while each writes to each as
     much as goes on the low lane. Three cases in turns: `baseline`, the same low traffic through another CNIC, so
@@ -110,7 +110,7 @@ def bench_offline(
     shapes: Shapes = None,
     out: Out = None,
 ) -> None:
-    """How long until all agents have ended, by system, against what the hardware allows?
+    """How long until all agents have ended, by system and shape?
 
     Starts a cluster for each of 1P1D, 2P1D, 1P2D and each of basic, pe-only, dualpath, oracle, one at a time, with
     emulated engines and NICs of the profile's proportions; checks every answer; writes JSON, a page and a picture.
@@ -137,7 +137,10 @@ def bench_ratio(
     shapes: Shapes = None,
     out: Out = None,
 ) -> None:
-    """What does the second read path give at each ratio of prefill to decode nodes? About 7 minutes."""
+    """What does the second read path give at each P/D ratio?
+
+    About 7 minutes.
+    """
     _carry_out("ratio", locals())
 
 
@@ -154,7 +157,10 @@ def bench_append(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as turns append more, so that computing takes over from reading? About 7 minutes."""
+    """How much is gained as turns append more?
+
+    Computing takes over from reading then. About 7 minutes.
+    """
     _carry_out("append", locals())
 
 
@@ -171,7 +177,10 @@ def bench_generate(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How much is gained as answers get longer, so that decoding takes over from reading? About 8 minutes."""
+    """How much is gained as answers get longer?
+
+    Decoding takes over from reading then. About 8 minutes.
+    """
     _carry_out("generate", locals())
 
 
@@ -187,8 +196,11 @@ def bench_ablation(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """What does each technique add? basic, + layerwise, + dual path, + scheduling, + split, on 2P4D, with the memory
-    of prefill engines at 50, 100 and 150 %. About 8 minutes."""
+    """What does each technique add?
+
+    basic, + layerwise, + dual path, + scheduling, + split, on 2P4D, with the memory of prefill engines at 50, 100 and
+    150 %. About 8 minutes.
+    """
     _carry_out("ablation", locals())
 
 
@@ -203,7 +215,10 @@ def bench_balance(
     shapes: Shapes = None,
     out: Out = None,
 ) -> None:
-    """Do all nodes' storage NICs read alike? Round robin, adaptive, split. About 3 minutes."""
+    """Do all nodes' storage NICs read alike?
+
+    Round robin, adaptive, split. About 3 minutes.
+    """
     _carry_out("balance", locals())
 
 
@@ -220,12 +235,12 @@ def bench_online(
     values: Values = None,
     out: Out = None,
 ) -> None:
-    """How many agents per second are served within TTFT ≤ 4 s and TPOT ≤ 50 ms (the profile's seconds)?
+    """How many agents per second are served within the SLO?
 
-    Agents arrive as a Poisson process; --values are multiples of the rate that fills the prefill nodes' SNICs. A
-    system that broke the limits at one rate is not asked for higher ones; between the last rate that it served and
-    the first that it did not, it is asked for middles until those are within 10 %. Runs whose gates did not hold
-    are measured once more, and do not count. About 11 minutes.
+    That is TTFT ≤ 4 s and TPOT ≤ 50 ms, in the profile's seconds. Agents arrive as a Poisson process; --values are
+    multiples of the rate that fills the prefill nodes' SNICs. A system that broke the limits at one rate is not asked
+    for higher ones; between the last rate that it served and the first that it did not, it is asked for middles until
+    those are within 10 %. Runs whose gates did not hold are measured once more, and do not count. About 10 minutes.
     """
     _carry_out("online", locals())
 
@@ -243,7 +258,10 @@ def bench_rollout(
     shapes: Shapes = None,
     out: Out = None,
 ) -> None:
-    """How long until many samples of each long prompt are there, as in reinforcement learning? About 3 minutes."""
+    """How long do many samples of each long prompt take?
+
+    As in reinforcement learning. About 3 minutes.
+    """
     _carry_out("rollout", locals())
 
 
@@ -261,10 +279,10 @@ def bench_real(
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
-    """pe-only against dualpath with a real model and real text: JCT, TTFT, and are the answers the same?
+    """How do pe-only and dualpath do with a real model and real text?
 
-    Contexts are stored beforehand. Storage NICs are emulated, slow enough that reading contexts takes several times
-    as long as computing what turns append: they are the bottleneck, and a gate says whether they were. About 4
-    minutes on two cores.
+    JCT, TTFT, and whether the answers are the same. Contexts are stored beforehand. Storage NICs are emulated, slow
+    enough that reading contexts takes several times as long as computing what turns append: they are the bottleneck,
+    and a gate says whether they were. About 4 minutes on two cores.
     """
     _carry_out("real", locals())

@@ -125,7 +125,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert dualpath("--version").stdout == f"dualpath {metadata.version('dualpath')}\n"
 
 
-@pytest.mark.parametrize("group", [(), ("store",), ("trace",)])
+@pytest.mark.parametrize("group", [(), ("bench",), ("store",), ("trace",)])
 def test_what_each_command_does_fits_into_its_line(group: tuple[str, ...]) -> None:
     shown = dualpath(*group, "--help", COLUMNS="80")
     _, commands = shown.stdout.split("Commands:\n")
