@@ -161,9 +161,13 @@ def _capacity(experiment: Experiment) -> str:
         (escape(system), number(rate), f"{rate / first:.2f} ×" if first else "")
         for system, rate in experiment.capacity.items()
     ]
-    limits = ", ".join(f"mean {name} ≤ {number(value)}" for name, value in experiment.slo.items())
-    return "<h2>Capacity</h2>" + table(
-        ("system", f"highest {experiment.axis} within {limits}", ""), rows, figures=(1, 2)
+    limits = " and ".join(
+        f"a mean {name.removesuffix('_s').upper()} of {number(value)} s"
+        for name, value in experiment.slo.items()
+    )
+    return (
+        f'<h2>Capacity</h2><p class="dim">The highest rate within {escape(limits)} (emulated).</p>'
+        + table(("system", escape(experiment.axis), ""), rows, figures=(1, 2))
     )
 
 

@@ -212,8 +212,12 @@ def lines(
             f'stroke="{palette.soft}"/>'
         )
         out.append(_text(left - 5, py(step) + 4, number(step), anchor="end", size=11))
+    free = 0.0
     for x in _x_ticks(low, high, {x for x, _ in points}):
-        out.append(_text(px(x), below + 15, number(x), anchor="middle", size=11))
+        half = len(number(x)) * _CHAR / 2
+        if px(x) - half >= free:
+            out.append(_text(px(x), below + 15, number(x), anchor="middle", size=11))
+            free = px(x) + half + 4
     out.append(_text((left + right) / 2, below + 30, x_name, anchor="middle", size=11))
     for line in series:
         dash = ' stroke-dasharray="5 4"' if line.dashed else ""

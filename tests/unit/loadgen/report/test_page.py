@@ -10,7 +10,7 @@ from dualpath.loadgen.report.figures import sections
 from dualpath.loadgen.report.page import page, write_page
 from dualpath.loadgen.report.png import picture, write_png
 from dualpath.loadgen.report.results import Experiment
-from dualpath.loadgen.report.svg import PAGE, number, ticks
+from dualpath.loadgen.report.svg import PAGE, Line, lines, number, ticks
 
 OFFLINE = experiment(
     *(
@@ -113,6 +113,13 @@ def test_the_page_is_for_phones_and_for_dark_rooms(tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text("utf-8")
     assert 'name="viewport" content="width=device-width' in text
     assert "prefers-color-scheme: dark" in text
+
+
+def test_names_of_places_that_lie_close_do_not_touch() -> None:
+    points = ((1.0, 1.0), (2.65, 1.0), (2.79, 2.0), (2.94, 3.0), (5.3, 4.0))
+    chart = lines("", [Line("a", points, 0)], "x", "y", PAGE).svg(PAGE)
+    assert all(f">{name}<" in chart for name in ("1", "2.65", "5.3"))
+    assert not any(f">{name}<" in chart for name in ("2.79", "2.94"))
 
 
 @EVERY
