@@ -47,6 +47,8 @@ class Run:
     stats: AttemptStats = field(default_factory=AttemptStats)
     finish: str | None = None
     lost: control.AttemptLost | None = None
+    losses: list[control.AttemptLost] = field(default_factory=list)
+    """Everything that was said of its loss; two nodes' words come in any order."""
     phases: list[str] = field(default_factory=list)
     slots: asyncio.Future[control.SlotsReady] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -101,6 +103,7 @@ class Rig:
             case control.AttemptLost():
                 run = self.runs[message.attempt]
                 run.lost = run.lost or message
+                run.losses.append(message)
                 run.over.set()
                 if not self.hears_losses:
                     return None
