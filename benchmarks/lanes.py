@@ -62,8 +62,8 @@ class Grants:
 
     async def send_on(self, nic: PacedNic, lane: Lane, nbytes: int) -> None:
         while True:
-            async with nic.send(lane, nbytes):
-                self.log.append((time.perf_counter(), nbytes))
+            await nic.send(lane, nbytes)
+            self.log.append((time.perf_counter(), nbytes))
 
     def burst(self, bytes_per_s: float) -> float:
         """The most that was granted in any time beyond what the rate gives in it."""
@@ -170,8 +170,8 @@ async def isolation(rate: float, seconds: float) -> None:
         ):
             ends = time.perf_counter() + seconds
             while (began := time.perf_counter()) < ends:
-                async with nic.send(Lane.HIGH, SMALL_BYTES):
-                    waits.append((time.perf_counter() - began) * 1e3)
+                await nic.send(Lane.HIGH, SMALL_BYTES)
+                waits.append((time.perf_counter() - began) * 1e3)
                 await asyncio.sleep(0.002)
         nic.close()
         cuts = statistics.quantiles(waits, n=100)
@@ -216,8 +216,7 @@ async def work_requests() -> None:
         nic = PacedNic("nic", rate)
 
         async def grant(nic: PacedNic = nic) -> None:
-            async with nic.send(Lane.LOW, 1):
-                pass
+            await nic.send(Lane.LOW, 1)
 
         print(f"  {title:42} {await per_request_us(10 * REQUESTS, grant):8.2f}")
     sender, receiver = [await endpoint_of(name, PacedNic(name)) for name in ("s", "r")]

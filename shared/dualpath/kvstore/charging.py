@@ -16,8 +16,7 @@ async def charge_read(nic: Nic, nbytes: int) -> None:
 async def charge_write(nic: Nic, nbytes: int) -> None:
     """Return when the NIC may have sent `nbytes` of KV, behind what it sends already."""
     for chunk in _chunks(nic, nbytes):
-        async with nic.send(Lane.LOW, chunk):
-            pass
+        await nic.send(Lane.LOW, chunk)
 
 
 def _chunks(nic: Nic, nbytes: int) -> Iterator[int]:

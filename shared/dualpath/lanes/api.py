@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
 from typing import Literal
 
@@ -37,17 +36,20 @@ class Nic(ABC):
     quantum_bytes: int
 
     @abstractmethod
-    def send(
-        self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK
-    ) -> AbstractAsyncContextManager[None]:
-        """Wait for this chunk's turn to leave; the chunk is being sent while the context is open.
+    async def send(self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK) -> None:
+        """Return when this chunk's turn to leave has come. Cancelling while it waits takes it out of the queue."""
 
-        Cancelling while it waits takes it out of the queue.
-        """
+    @abstractmethod
+    def try_send(self, lane: Lane, nbytes: int) -> bool:
+        """As `send`, for a chunk that would not have to wait; False, and nothing is done, for any other."""
 
     @abstractmethod
     async def receive(self, lane: Lane, nbytes: int) -> None:
         """Charge a chunk that arrived; returns when the emulated port could have taken it."""
+
+    @abstractmethod
+    def try_receive(self, lane: Lane, nbytes: int) -> bool:
+        """As `receive`, for a chunk that would not have to wait; False, and nothing is charged, for any other."""
 
     @abstractmethod
     async def local_copy(self, lane: Lane, nbytes: int) -> None:

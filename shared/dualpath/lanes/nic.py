@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 
 from dualpath.lanes.api import Direction, Lane, Nic, Priority
 from dualpath.lanes.arbiter import Arbiter, WeightedRoundRobin
@@ -22,33 +20,6 @@ UNPACED_QUANTUM_BYTES = 4 << 20
 _SHARE_PARTS = 10_000
 
 
-class _Sending(AbstractAsyncContextManager[None]):
-    """A chunk on its way out; see `Nic.send`."""
-
-    __slots__ = ("_lane", "_nbytes", "_nic", "_priority")
-
-    def __init__(self, nic: PacedNic, lane: Lane, nbytes: int, priority: Priority) -> None:
-        self._nic = nic
-        self._lane = lane
-        self._nbytes = nbytes
-        self._priority = priority
-
-    async def __aenter__(self) -> None:
-        nic, lane = self._nic, self._lane
-        ticket = nic.tx.ask(lane, self._nbytes, self._priority)
-        if ticket is not None:
-            await nic.tx.wait(ticket, lane)
-        nic.in_flight_bytes[lane] += self._nbytes
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._nic.in_flight_bytes[self._lane] -= self._nbytes
-
-
 class PacedNic(Nic):
     """A NIC whose bandwidth is emulated, or which is as fast as the process where `bytes_per_s` is None.
 
@@ -56,7 +27,7 @@ class PacedNic(Nic):
     `lanes=False` puts everything into one lane; what is counted still tells the lanes apart. With `tables`
     the lanes are arbitrated as InfiniBand does it, else by weights, of which the high lane has `high_share`.
     `quantum_bytes` becomes smaller where it would take more than QUANTUM_S at the rate, and larger without a
-    bandwidth. `in_flight_bytes` are those of open `send` contexts, by lane. It belongs to one event loop.
+    bandwidth. It belongs to one event loop.
     """
 
     def __init__(
@@ -90,7 +61,6 @@ class PacedNic(Nic):
         else:
             self.tx = self._paced(bytes_per_s)
             self.rx = self._paced(bytes_per_s)
-        self.in_flight_bytes = dict.fromkeys(Lane, 0)
 
     def _paced(self, bytes_per_s: float) -> PacedPort:
         one_lane = not self._lanes
@@ -118,17 +88,23 @@ class PacedNic(Nic):
                 "split the transfer"
             )
 
-    def send(
-        self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK
-    ) -> AbstractAsyncContextManager[None]:
+    async def send(self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK) -> None:
         self._check(nbytes)
-        return _Sending(self, lane, nbytes, priority)
+        ticket = self.tx.ask(lane, nbytes, priority)
+        if ticket is not None:
+            await self.tx.wait(ticket, lane)
+
+    def try_send(self, lane: Lane, nbytes: int) -> bool:
+        return nbytes <= self.quantum_bytes and self.tx.passes(lane, nbytes)
 
     async def receive(self, lane: Lane, nbytes: int) -> None:
         self._check(nbytes)
         ticket = self.rx.ask(lane, nbytes, Priority.BULK)
         if ticket is not None:
             await self.rx.wait(ticket, lane)
+
+    def try_receive(self, lane: Lane, nbytes: int) -> bool:
+        return nbytes <= self.quantum_bytes and self.rx.passes(lane, nbytes)
 
     def charge(self, lane: Lane, direction: Direction, nbytes: int) -> None:
         (self.tx if direction == "tx" else self.rx).charge(lane, nbytes)

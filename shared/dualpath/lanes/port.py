@@ -34,6 +34,10 @@ class Port(ABC):
         """Queue a chunk; None where it was granted at once, else `wait` for it or `give_up`."""
 
     @abstractmethod
+    def passes(self, lane: Lane, nbytes: int) -> bool:
+        """Grant a chunk at once where nothing is to be waited for; else False, and it is not queued."""
+
+    @abstractmethod
     def charge(self, lane: Lane, nbytes: int) -> None:
         """Bytes pass that cannot wait (headers, acknowledgements): later chunks wait for them."""
 
@@ -146,6 +150,10 @@ class PacedPort(Port):
             self._next()
         return ticket
 
+    def passes(self, lane: Lane, nbytes: int) -> bool:
+        """Never: a bandwidth is waited for in `ask`'s order."""
+        return False
+
     def charge(self, lane: Lane, nbytes: int) -> None:
         self._pacer.advance(monotonic(), waiting=len(self._arbiter) > 0)
         self._pacer.spend(self._queue_of(lane), nbytes)
@@ -196,19 +204,23 @@ class TurnPort(Port):
         self._guarded_until_s = 0.0
 
     def ask(self, lane: Lane, nbytes: int, priority: Priority) -> Waiter | None:
+        if self.passes(lane, nbytes):
+            return None
+        return self._push(lane, nbytes, priority)
+
+    def passes(self, lane: Lane, nbytes: int) -> bool:
         now_s = monotonic()
         if lane is Lane.HIGH and not self._one_lane:
             self._guarded_until_s = now_s + GUARD_S
-        if not self._arbiter:
-            if now_s >= self._guarded_until_s:
-                self.flows[lane].passed(nbytes)
-                return None
-            if self._left > 0:
-                self._left -= nbytes
-                self.flows[lane].passed(nbytes)
-                self._come_back()
-                return None
-        return self._push(lane, nbytes, priority)
+        if self._arbiter:
+            return False
+        if now_s < self._guarded_until_s:
+            if self._left <= 0:
+                return False
+            self._left -= nbytes
+            self._come_back()
+        self.flows[lane].passed(nbytes)
+        return True
 
     def charge(self, lane: Lane, nbytes: int) -> None:
         """Nothing: no bandwidth, nothing to wait for."""
@@ -233,6 +245,10 @@ class OpenPort(Port):
     def ask(self, lane: Lane, nbytes: int, priority: Priority) -> Waiter | None:
         self.flows[lane].passed(nbytes)
         return None
+
+    def passes(self, lane: Lane, nbytes: int) -> bool:
+        self.flows[lane].passed(nbytes)
+        return True
 
     def charge(self, lane: Lane, nbytes: int) -> None:
         """Nothing: no bandwidth, nothing to wait for."""

@@ -102,9 +102,14 @@ class Outbox:
         try:
             await parcel.waiter
         except asyncio.CancelledError:
-            self._withdraw(parcel)
+            self.withdraw(parcel)
             raise
         return parcel.done
+
+    def withdraw(self, parcel: Parcel) -> None:
+        """Where it has not left: not at all, or its rest as a copy. Its views are not read any more afterwards."""
+        if not parcel.done and not self._closed:
+            self._withdraw(parcel)
 
     def close(self, *, graceful: bool = False) -> None:
         """Forget all that waits; if `graceful`, after what the socket takes at once. The caller closes the socket."""

@@ -37,6 +37,8 @@ _WAKE_BYTES = 512 * 1024
 _ANSWERS = {Kind.WRITE_ACK, Kind.MESSAGE_ACK, Kind.PULLED}
 _HELD = {Kind.MESSAGE, Kind.PULL, *TRANSFER}
 """Kinds whose payload is held here."""
+_CHARGED = {Kind.WRITE, Kind.MESSAGE, Kind.PULL}
+"""Kinds whose payload this side's NIC takes in."""
 
 
 class PeerGone(Exception):
@@ -78,6 +80,8 @@ class Receiver:
         self._on_pull = on_pull
         self._loop = asyncio.get_running_loop()
         self._message = bytearray()
+        self._moved = 0
+        """Payload bytes of the frame that ended last, wherever they lay."""
         self._coming: asyncio.Future[list[Event]] | None = None
         """Where this side waits for something to come."""
         self._watched = False
@@ -140,11 +144,10 @@ class Receiver:
     async def run(self) -> None:
         """Until cancelled. Raises PeerGone, MalformedFrame."""
         while True:
-            for event in self._take() or await self._wait():
-                if isinstance(event, Begin):
-                    self._begin(event.header)
-                else:
-                    await self._end(event.header)
+            events = self._take() or await self._wait()
+            while events:
+                await self._end(events[0].header)
+                events = self._act(events[1:])
             if self._turn >= _BYTES_PER_TURN:
                 self._turn = 0
                 await asyncio.sleep(0)
@@ -180,10 +183,7 @@ class Receiver:
         for index, event in enumerate(events):
             if isinstance(event, Begin):
                 self._begin(event.header)
-            elif event.header.kind in _ANSWERS:
-                self._count(event.header)
-                self._sender.acknowledged(event.header)
-            else:
+            elif not self._ends_at_once(event.header):
                 return events[index:]
         return []
 
@@ -269,23 +269,34 @@ class Receiver:
             self._frames += 1
             self.held_ups += 1
 
-    async def _end(self, header: Header) -> None:
+    def _ends_at_once(self, header: Header) -> bool:
+        """Act on the end of a frame whose payload need not wait for this side's NIC; False where it has to."""
         self._count(header)
-        if header.kind is Kind.WRITE:
-            await self._charge(header.length)
-            self._end_write(header)
-        elif header.kind is Kind.MESSAGE:
-            await self._charge(header.length)
-            self._inbox.put(header.op, bytes(self._message))
-        elif header.kind is Kind.PULL:
-            nbytes = self._on_pull(header, bytes(self._message))
-            self._turn += nbytes
-            await self._charge(nbytes)
-            self._end_write(header)
-        elif header.kind in _ANSWERS:
+        kind = header.kind
+        self._moved = header.length
+        if kind in _ANSWERS:
             self._sender.acknowledged(header)
-        elif header.kind in TRANSFER:
+        elif kind in TRANSFER:
             self._on_transfer(header, bytes(self._message))
+        elif kind in _CHARGED:
+            if kind is Kind.PULL:
+                self._moved = self._on_pull(header, bytes(self._message))
+                self._turn += self._moved
+            if not self._nic.try_receive(self._lane, self._moved):
+                return False
+            self._end_payload(header)
+        return True
+
+    async def _end(self, header: Header) -> None:
+        """What `_ends_at_once` has begun."""
+        await self._charge(self._moved)
+        self._end_payload(header)
+
+    def _end_payload(self, header: Header) -> None:
+        if header.kind is Kind.MESSAGE:
+            self._inbox.put(header.op, bytes(self._message))
+        else:
+            self._end_write(header)
 
     def _end_write(self, header: Header) -> None:
         # Keys are never opened again: one that is open now was open for every frame of the write.

@@ -20,7 +20,7 @@ from dualpath.transport.frames import (
     Status,
     split,
 )
-from dualpath.transport.outbox import Outbox
+from dualpath.transport.outbox import Outbox, Parcel
 
 _LARGE_BYTES = 1 << 20
 """After a chunk of so many bytes others have their turn."""
@@ -37,6 +37,7 @@ class Operation:
         "ack",
         "complete",
         "pulled",
+        "pulling",
         "pulls",
         "started",
     )
@@ -49,6 +50,8 @@ class Operation:
         """Frames that have left, or are about to, and say where the peer is to read in this process's memory."""
         self.pulled = 0
         """Those of them that the peer has read."""
+        self.pulling = False
+        """The frame that was put last is of that kind."""
         self._answered = False
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -65,6 +68,11 @@ class Operation:
         if task is not None and task is not asyncio.current_task():
             self._interrupted = True
             task.cancel()
+
+    def put_out(self, parcel: Parcel) -> None:
+        """The frame that was put last has left, or will not."""
+        self.started |= parcel.started
+        self.pulls -= self.pulling and not parcel.started
 
     @property
     def reading(self) -> bool:
@@ -150,9 +158,17 @@ class Sender:
         op, operation = self._new()
         self._writes[op] = operation
         try:
-            status = await operation.conclude(
-                self._send_write(op, operation, key, offset, source, imm)
-            )
+            parcel = self._put_whole(op, operation, key, offset, source, imm)
+            if parcel is None:
+                status = await operation.conclude(
+                    self._send_write(op, operation, key, offset, source, imm)
+                )
+            else:
+                try:
+                    status = await operation.ack
+                finally:
+                    self._outbox.withdraw(parcel)
+                    operation.put_out(parcel)
         finally:
             try:
                 if operation.reading:
@@ -212,6 +228,24 @@ class Sender:
         self._last_op += 1
         return self._last_op, Operation()
 
+    def _put_whole(
+        self,
+        op: int,
+        operation: Operation,
+        key: int,
+        offset: int,
+        source: Sequence[Piece],
+        imm: int,
+    ) -> Parcel | None:
+        """A write of one chunk that need not wait, as most are, takes one wake-up of its task: that for the answer.
+        None where it is another kind of write."""
+        sizes = list(map(len, source))
+        nbytes = sum(sizes)
+        if 0 in sizes or not self._admits(nbytes) or not self._nic.try_send(self._lane, nbytes):
+            return None
+        operation.complete = True
+        return self._put(Header(Kind.WRITE, END, nbytes, op, key, offset, imm), operation, source)
+
     async def _send_write(
         self,
         op: int,
@@ -221,27 +255,21 @@ class Sender:
         source: Sequence[Piece],
         imm: int,
     ) -> None:
-        lane, outbox = self._lane, self._outbox
         chunks = split(source, min(self._nic.quantum_bytes, MAX_WRITE_BYTES))
         for number, pieces in enumerate(chunks, 1):
             length = sum(map(len, pieces))
             await self._admitted()
-            async with self._nic.send(lane, length):
-                last = number == len(chunks)
-                header = Header(
-                    Kind.WRITE, END if last else 0, length, op, key, offset, imm if last else 0
-                )
-                operation.complete = last
-                self._nic.charge(lane, "tx", HEADER_BYTES)
-                views, pull = self._frame(header, pieces)
-                operation.pulls += pull
-                parcel = outbox.put(views, Priority.BULK)
-                try:
-                    if not parcel.done:
-                        await outbox.sent(parcel)
-                finally:
-                    operation.started |= parcel.started
-                    operation.pulls -= pull and not parcel.started
+            await self._nic.send(self._lane, length)
+            last = number == len(chunks)
+            operation.complete = last
+            code, data = (END, imm) if last else (0, 0)
+            header = Header(Kind.WRITE, code, length, op, key, offset, data)
+            parcel = self._put(header, operation, pieces)
+            try:
+                if not parcel.done:
+                    await self._outbox.sent(parcel)
+            finally:
+                operation.put_out(parcel)
             if operation.ack.done():
                 return
             if not last and length >= _LARGE_BYTES:
@@ -249,13 +277,23 @@ class Sender:
                 await asyncio.sleep(0)
             offset += length
 
+    def _put(self, header: Header, operation: Operation, pieces: Sequence[Piece]) -> Parcel:
+        self._nic.charge(self._lane, "tx", HEADER_BYTES)
+        views, operation.pulling = self._frame(header, pieces)
+        operation.pulls += operation.pulling
+        return self._outbox.put(views, Priority.BULK)
+
+    def _admits(self, nbytes: int) -> bool:
+        """A write of so many bytes may be put on its way as one chunk, without waiting for anything but its NIC."""
+        return nbytes <= MAX_WRITE_BYTES
+
     async def _admitted(self) -> None:
         """Wait until another chunk may be put on its way; at once, where the socket holds back what is too much."""
 
     def _ended(self, op: int) -> None:
         """A write is over, and nothing of it is read any more."""
 
-    def _frame(self, header: Header, pieces: list[Piece]) -> tuple[list[Piece], bool]:
+    def _frame(self, header: Header, pieces: Sequence[Piece]) -> tuple[list[Piece], bool]:
         """The views that leave for a chunk of a write; and whether the peer reads `pieces` when they have left."""
         return [memoryview(header.pack()), *pieces], False
 
@@ -265,20 +303,20 @@ class Sender:
         await self._window.acquire()
         try:
             while left > quantum:
-                async with self._nic.send(lane, quantum, Priority.MESSAGE):
-                    left -= quantum
-            async with self._nic.send(lane, left, Priority.MESSAGE):
-                header = Header(Kind.MESSAGE, 0, len(message), op)
-                operation.complete = True
-                self._nic.charge(lane, "tx", HEADER_BYTES)
-                views: list[Piece] = [memoryview(header.pack())]
-                if message:
-                    views.append(memoryview(message))
-                parcel = self._outbox.put(views, Priority.MESSAGE)
-                try:
-                    await self._outbox.sent(parcel)
-                finally:
-                    operation.started = parcel.started
+                await self._nic.send(lane, quantum, Priority.MESSAGE)
+                left -= quantum
+            await self._nic.send(lane, left, Priority.MESSAGE)
+            header = Header(Kind.MESSAGE, 0, len(message), op)
+            operation.complete = True
+            self._nic.charge(lane, "tx", HEADER_BYTES)
+            views: list[Piece] = [memoryview(header.pack())]
+            if message:
+                views.append(memoryview(message))
+            parcel = self._outbox.put(views, Priority.MESSAGE)
+            try:
+                await self._outbox.sent(parcel)
+            finally:
+                operation.started = parcel.started
         finally:
             if not operation.started:
                 self._window.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -52,11 +51,9 @@ class Counting(PacedNic):
         super().__init__(*options, **more)
         self.sizes: list[int] = []
 
-    def send(
-        self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK
-    ) -> AbstractAsyncContextManager[None]:
+    async def send(self, lane: Lane, nbytes: int, priority: Priority = Priority.BULK) -> None:
         self.sizes.append(nbytes)
-        return super().send(lane, nbytes, priority)
+        await super().send(lane, nbytes, priority)
 
 
 class HostStaging(Staging):

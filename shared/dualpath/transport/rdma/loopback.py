@@ -86,18 +86,18 @@ class Loopback:
         host, device = self._open()
         host_side: Extent = (extent_of(self._rooms.view(room))[0], nbytes)
         device_side: Extent = (self._staging.address + room * ROOM_BYTES, nbytes)
-        async with self._nic.send(Lane.LOW, nbytes):
-            # Looked after on both sides: without an RDMA NIC the target's agent moves bytes too.
-            target = device if to_device else host
-            target.expect(1)
-            try:
-                if to_device:
-                    flight = host.post([host_side], [device_side])
-                else:
-                    flight = device.post([device_side], [host_side])
-                landed = await self._over(flight)
-            finally:
-                target.expect(-1)
+        await self._nic.send(Lane.LOW, nbytes)
+        # Looked after on both sides: without an RDMA NIC the target's agent moves bytes too.
+        target = device if to_device else host
+        target.expect(1)
+        try:
+            if to_device:
+                flight = host.post([host_side], [device_side])
+            else:
+                flight = device.post([device_side], [host_side])
+            landed = await self._over(flight)
+        finally:
+            target.expect(-1)
         if not landed:
             raise LinkError(f"a copy through {self._name} itself failed: {self._reason}")
         await self._nic.receive(Lane.LOW, nbytes)

@@ -82,6 +82,9 @@ class RdmaSender(Sender):
         asked.waits = False
         asked.granted.set_result(where)
 
+    def _admits(self, nbytes: int) -> bool:
+        return nbytes <= EAGER_BYTES and super()._admits(nbytes)
+
     async def _send_write(
         self,
         op: int,
@@ -144,9 +147,9 @@ class RdmaSender(Sender):
             if local is None:
                 flight = await self._from_room(rail, operation, pieces, target)
             else:
-                async with self._nic.send(self._lane, nbytes):
-                    operation.started = True
-                    flight = rail.post(local, target)
+                await self._nic.send(self._lane, nbytes)
+                operation.started = True
+                flight = rail.post(local, target)
             flights.append(flight)
             if len(flights) >= FLIGHTS:
                 await flights[0].over
@@ -165,13 +168,13 @@ class RdmaSender(Sender):
         room: Room | None = None
         try:
             room = await self._rooms.take()
-            async with self._nic.send(self._lane, nbytes):
-                start = 0
-                for piece in pieces:
-                    room.view[start : start + len(piece)] = piece
-                    start += len(piece)
-                operation.started = True
-                flight = rail.post([(room.address, nbytes)], target)
+            await self._nic.send(self._lane, nbytes)
+            start = 0
+            for piece in pieces:
+                room.view[start : start + len(piece)] = piece
+                start += len(piece)
+            operation.started = True
+            flight = rail.post([(room.address, nbytes)], target)
         except BaseException:
             self._leave(room)
             raise

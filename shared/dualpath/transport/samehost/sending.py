@@ -56,6 +56,10 @@ class PullingSender(Sender):
         if header.kind is Kind.PULLED and (frames := self._unread.get(header.op)):
             self._forget(frames.popleft())
 
+    def _admits(self, nbytes: int) -> bool:
+        told = self._segments is not None or not self._offered.fds or nbytes < MIN_PULL_BYTES
+        return told and self._unread_bytes < WINDOW_BYTES and super()._admits(nbytes)
+
     async def _admitted(self) -> None:
         while self._unread_bytes >= WINDOW_BYTES:
             self._room.clear()
@@ -82,10 +86,10 @@ class PullingSender(Sender):
             self._segments = await self._attach()
         await super()._send_write(op, operation, key, offset, source, imm)
 
-    def _frame(self, header: Header, pieces: list[Piece]) -> tuple[list[Piece], bool]:
+    def _frame(self, header: Header, pieces: Sequence[Piece]) -> tuple[list[Piece], bool]:
         if not self._segments or header.length < MIN_PULL_BYTES:
             return super()._frame(header, pieces)
-        where = self._offered.pack(cast("list[memoryview]", pieces), self._segments)
+        where = self._offered.pack(cast("Sequence[memoryview]", pieces), self._segments)
         if where is None:
             return super()._frame(header, pieces)
         pull = header._replace(kind=Kind.PULL, length=len(where))
