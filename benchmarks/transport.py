@@ -133,12 +133,15 @@ def run(loop: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 # ── the reference ──────────────────────────────────────────────────────────────────────────────────
-def plain_receiver(pipe: Connection, nbytes: int, spread: int, buffer_bytes: int) -> None:
+def plain_receiver(
+    pipe: Connection, nbytes: int, spread: int, buffer_bytes: int, tuned: bool
+) -> None:
     """Receive `nbytes` messages into memory of `spread` messages; answer each order with a byte at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
     sock, _ = listener.accept()
-    tune(sock, buffer_bytes)
+    if tuned:
+        tune(sock, buffer_bytes)
     (memory,) = Memory(nbytes * spread, 0).resolve(0, nbytes * spread)
     while (count := pipe.recv()) is not None:
         before = cpu_s()
@@ -179,18 +182,22 @@ class Plain:
         nbytes: int = MIB,
         buffer_bytes: int = 4 * MIB,
         spread: tuple[int, int] = (1, REGION_WRITES),
+        *,
+        tuned: bool = True,
     ) -> None:
-        """`spread`: the memory that is read, and that is written to, in messages."""
+        """`spread`: the memory that is read, and that is written to, in messages. Not `tuned`: with the options that
+        a socket has of itself on this machine, its congestion control among them."""
         self.name = f"plain, buffers {buffer_bytes >> 20 or 'of the kernel'}"
         self.name += " MiB" if buffer_bytes else ""
         self.write_bytes = nbytes
         self._pipe, other = multiprocessing.Pipe()
         self._process = multiprocessing.Process(
-            target=plain_receiver, args=(other, nbytes, spread[1], buffer_bytes)
+            target=plain_receiver, args=(other, nbytes, spread[1], buffer_bytes, tuned)
         )
         self._process.start()
         self._sock = socket.socket()
-        tune(self._sock, buffer_bytes)  # First: one that began with bbr stays paced by timers.
+        if tuned:
+            tune(self._sock, buffer_bytes)  # First: one that began with bbr stays paced by timers.
         self._sock.connect(("127.0.0.1", self._pipe.recv()))
         memory = Memory(nbytes * spread[0], 0)
         self._messages = [memory.resolve(n * nbytes, nbytes)[0] for n in range(spread[0])]

@@ -58,6 +58,25 @@ async def test_an_unlimited_nic_grants_at_once_and_counts() -> None:
     }
 
 
+async def test_only_what_would_not_wait_is_let_through_without_waiting() -> None:
+    nic = PacedNic("nic")
+    assert nic.try_send(Lane.LOW, nic.quantum_bytes)
+    assert nic.try_receive(Lane.LOW, 50)
+    assert not nic.try_send(Lane.LOW, nic.quantum_bytes + 1)
+    assert not nic.try_receive(Lane.LOW, nic.quantum_bytes + 1)
+    # While the high lane is in use, the low one gets a chunk per turn.
+    assert nic.try_send(Lane.HIGH, 0)
+    assert [nic.try_send(Lane.LOW, nic.quantum_bytes) for _ in range(2)] == [True, False]
+    await asyncio.sleep(0)
+    assert nic.try_send(Lane.LOW, 1)
+    assert use_of(nic, "low").nbytes == 2 * nic.quantum_bytes + 1
+    assert use_of(nic, "low", "rx").nbytes == 50
+    paced = PacedNic("nic", 1e9)
+    assert not paced.try_send(Lane.LOW, 1)
+    assert not paced.try_receive(Lane.LOW, 1)
+    assert set(paced.moved().values()) == {0}
+
+
 async def test_no_more_than_the_bandwidth_is_granted() -> None:
     loop = asyncio.get_running_loop()
     nic = PacedNic("nic", 10e6)
