@@ -28,7 +28,7 @@ from dualpath.kvstore.disk import DiskOptions, DiskStore
 from dualpath.kvstore.extent import slot_bytes_of
 from dualpath.kvstore.putting import NewBlock
 from dualpath.settings.units import parse_bytes
-from dualpath.storage.reads import RUN_BYTES, RUNS_IN_FLIGHT
+from dualpath.storage.reads import FETCH_BYTES, RUNS_IN_FLIGHT
 from dualpath.telemetry.logs import configure_logging
 from dualpath.wire.store import Namespace
 
@@ -50,7 +50,7 @@ async def engine_s(root: Path, block_bytes: int, count: int, *, direct: bool) ->
     disk = DiskStore(root, DiskOptions(direct=direct))
     await disk.open()
     try:
-        size, each = disk.read_bytes(space), max(1, RUN_BYTES // block_bytes)
+        size, each = disk.read_bytes(space), max(1, FETCH_BYTES // block_bytes)
         numbers = random.Random(2).sample(range(count), count)
         runs = iter([numbers[first : first + each] for first in range(0, count, each)])
 

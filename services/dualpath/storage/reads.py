@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from dualpath.kvstore.api import ReadStatus
@@ -16,16 +16,16 @@ from dualpath.storage.staging import Staging
 from dualpath.tasks import together
 from dualpath.telemetry.logs import get_logger
 from dualpath.transport.api import Endpoint, Revoked, TransportError
-from dualpath.wire.store import Read, ReadDone, pack_run
+from dualpath.wire.store import RUN_BYTES, Read, ReadDone, pack_run
 from dualpath.wire.types import Address
 
 log = get_logger(__name__)
 
 RUNS_IN_FLIGHT = 4
 
-RUN_BYTES = 1 << 20
+FETCH_BYTES = 1 << 20
 """Blocks are read from the disk, and sent, so many bytes at a time, or one by one where they are larger: a turn in a
-thread, and a write to the client, cost more than reading a small block."""
+thread costs more than reading a small block."""
 
 _Numbered = tuple[int, StoredBlock]
 """A block, and its number in the read."""
@@ -48,7 +48,9 @@ class ReadCall:
     in_place: bool
     """Whether blocks are sent from the page cache, and not copied to staging."""
     _stopped: bool = False
-    _runs: list[list[int]] = field(default_factory=list)
+    _found: list[int] = field(default_factory=list)
+    """Blocks that were there when the call began; those before `_next` have been sent, or are about to be."""
+    _next: int = 0
     _statuses: bytearray = field(default_factory=bytearray)
     _checksums: bytearray = field(default_factory=bytearray)
 
@@ -63,12 +65,8 @@ class ReadCall:
             ReadStatus.FAILED if there else ReadStatus.ABSENT for there in present
         )
         self._checksums = bytearray(CHECKSUM_BYTES * len(self.keys))
-        found = [index for index, there in enumerate(present) if there]
-        size = self.request.namespace.block_bytes
-        per_run = max(1, min(RUN_BYTES // size, -(-len(found) // RUNS_IN_FLIGHT)))
-        self._runs = [found[at : at + per_run] for at in range(0, len(found), per_run)]
-        numbers = iter(range(len(self._runs)))
-        await together([self._some(numbers) for _ in range(min(RUNS_IN_FLIGHT, len(self._runs)))])
+        self._found = [index for index, there in enumerate(present) if there]
+        await together([self._some() for _ in range(min(RUNS_IN_FLIGHT, len(self._found)))])
         self.disk.touch(self.request.namespace, self.keys)
         await answer(
             self.endpoint,
@@ -79,31 +77,42 @@ class ReadCall:
     def _over(self) -> bool:
         return self._stopped or asyncio.get_running_loop().time() >= self._ends
 
-    async def _some(self, numbers: Iterator[int]) -> None:
+    async def _some(self) -> None:
         """Send runs until there is none left, or the call is over."""
-        blocks_of = self._in_place if self.in_place else self._copied
-        for number in numbers:
+        while True:
             async with self.turn:
-                if self._over():
+                if self._over() or self._next == len(self._found):
                     return
-                async with blocks_of(number) as blocks:
-                    await self._send(self._runs[number], blocks)
+                run, blocks_of_run = self._take()
+                async with blocks_of_run as blocks:
+                    await self._send(run, blocks)
+
+    def _take(self) -> tuple[list[int], AbstractAsyncContextManager[list[StoredBlock]]]:
+        """The next run and its blocks: all that can leave at once, or so much that the first leave soon."""
+        namespace, begin = self.request.namespace, self._next
+        fetched = self._blocks_in(FETCH_BYTES)
+        if not self.in_place:
+            run = self._found[begin : begin + fetched]
+            self._next += len(run)
+            return run, self._copied(run)
+        run_bytes = min(self.request.run_bytes, RUN_BYTES)
+        most = self._found[begin : begin + self._blocks_in(run_bytes)]
+        ready = self.disk.cached(namespace, self._keys_of(most))
+        run = most[: ready or fetched]
+        self._next += len(run)
+        ahead = begin + RUNS_IN_FLIGHT * fetched
+        coming = () if ready else self._keys_of(self._found[ahead : ahead + fetched])
+        return run, self.disk.in_place(namespace, self._keys_of(run), coming, cached=ready > 0)
+
+    def _blocks_in(self, nbytes: int) -> int:
+        """Blocks of a run; a small read is several all the same, so that what has come is verified meanwhile."""
+        several = -(-len(self._found) // RUNS_IN_FLIGHT)
+        return max(1, min(nbytes // self.request.namespace.block_bytes, several))
 
     @asynccontextmanager
-    async def _in_place(self, number: int) -> AsyncIterator[list[StoredBlock]]:
-        """A run's blocks where the page cache has them."""
-        ahead = self._runs[number + RUNS_IN_FLIGHT : number + RUNS_IN_FLIGHT + 1]
-        async with self.disk.in_place(
-            self.request.namespace,
-            self._keys_of(self._runs[number]),
-            self._keys_of(ahead[0]) if ahead else (),
-        ) as blocks:
-            yield blocks
-
-    @asynccontextmanager
-    async def _copied(self, number: int) -> AsyncIterator[list[StoredBlock]]:
+    async def _copied(self, run: Sequence[int]) -> AsyncIterator[list[StoredBlock]]:
         """Copies of a run's blocks in staging."""
-        namespace, run = self.request.namespace, self._runs[number]
+        namespace = self.request.namespace
         size = self.disk.read_bytes(namespace)
         async with self.staging.hold(size * len(run)) as room:
             if self._over():

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
@@ -46,6 +46,7 @@ from dualpath.wire.store import Namespace
 SYNC_S = 1.0
 
 
+@lru_cache(1024)
 def namespace_dir(namespace: Namespace) -> str:
     """Directory name of a namespace: safe whatever the fingerprint is made of."""
     digest = hashlib.blake2b(namespace.fingerprint.encode(), digest_size=8).hexdigest()
@@ -243,15 +244,25 @@ class DiskStore:
         self._suspect_cut(namespace, keys, found)
         return [(block.status, block.checksum) for block in found]
 
+    def cached(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
+        """How many of these blocks, from the first on, can be read in place without waiting for the disk."""
+        return self._reader.cached(namespace_dir(namespace), keys, namespace.block_bytes)
+
     @asynccontextmanager
     async def in_place(
-        self, namespace: Namespace, keys: Sequence[bytes], ahead: Sequence[bytes] = ()
+        self,
+        namespace: Namespace,
+        keys: Sequence[bytes],
+        ahead: Sequence[bytes] = (),
+        *,
+        cached: bool = False,
     ) -> AsyncIterator[list[StoredBlock]]:
         """The blocks as parts of files, in the page cache; statuses as those of `read_many`. Nothing is written
-        over them while the context is open. Where this waits for the disk, the blocks of `ahead` are on their way as
-        well."""
+        over them while the context is open. Unless `cached` has just told that they are there, they are fetched
+        first, and the blocks of `ahead` are on their way then as well."""
         space = namespace_dir(namespace)
-        async with self._reader.in_place(space, keys, namespace.block_bytes, ahead) as found:
+        reading = self._reader.in_place(space, keys, namespace.block_bytes, ahead, cached=cached)
+        async with reading as found:
             self._suspect_cut(namespace, keys, found)
             yield found
 
@@ -261,7 +272,8 @@ class DiskStore:
         cut = [
             k for k, block in zip(keys, found, strict=True) if block.status is ReadStatus.CORRUPT
         ]
-        self.suspect(namespace, cut)
+        if cut:
+            self.suspect(namespace, cut)
 
     async def write(self, namespace: Namespace, blocks: Sequence[NewBlock]) -> list[WriteStatus]:
         """Store blocks, except those that are there. NOT_STORED where the disk refuses, all that it may hold is

@@ -154,6 +154,11 @@ class BlockIndex:
         home = self._spaces.get(name.space)
         return None if home is None else home.blocks.get(name.key)
 
+    def slots(self, space: str, keys: Sequence[bytes]) -> list[int | None]:
+        """The slots of a namespace's blocks, None of those that are not there."""
+        home = self._spaces.get(space)
+        return [None] * len(keys) if home is None else list(map(home.blocks.get, keys))
+
     def present(self, space: str, keys: Sequence[bytes]) -> bytes:
         """One byte per key of a namespace: 1 where the block is there, else 0."""
         home = self._spaces.get(space)
@@ -247,15 +252,17 @@ class BlockIndex:
         """Slots of damaged blocks."""
         return list(self._spaces[space].aside)
 
-    def pin(self, space: str, slot: int) -> None:
-        """Somebody reads the slot: what is in it stays."""
-        self._spaces[space].pins[slot] += 1
+    def pin(self, space: str, slots: Sequence[int]) -> None:
+        """Somebody reads these slots of a namespace that is known: what is in them stays."""
+        self._spaces[space].pins.update(slots)
 
-    def unpin(self, space: str, slot: int) -> None:
+    def unpin(self, space: str, slots: Sequence[int]) -> None:
         pins = self._spaces[space].pins
-        pins[slot] -= 1
-        if not pins[slot]:
-            del pins[slot]
+        for slot in slots:
+            if pins[slot] == 1:
+                del pins[slot]
+            else:
+                pins[slot] -= 1
 
     # ── what gives way ─────────────────────────────────────────────────────────────────────────────
     def room(self, space: str, count: int, held: Held, *, may_grow: bool = True) -> Step | None:

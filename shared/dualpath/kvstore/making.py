@@ -12,8 +12,11 @@ from dualpath.kvstore.shards import MATCH_DEADLINE_S, ShardStore, parse_shard
 from dualpath.lanes.api import Nic
 from dualpath.settings import Settings
 from dualpath.transport.api import Endpoint
+from dualpath.wire.store import RUN_BYTES
 
 S3_MODULE = "obstore"
+SLOW_RUN_BYTES = 1 << 20
+"""Of a NIC that is emulated a read in flight and the answers behind it wait for so much at a time."""
 
 
 def make_store(
@@ -72,6 +75,7 @@ def make_store(
                 block_bytes=block_bytes,
                 replicas=settings.store_replicas,
                 match_deadline_s=match_deadline_s,
+                run_bytes=RUN_BYTES if nic.quantum_bytes >= RUN_BYTES else SLOW_RUN_BYTES,
             )
 
 

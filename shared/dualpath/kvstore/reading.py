@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ from dualpath.kvstore.api import ReadStatus
 from dualpath.kvstore.checksum import CHECKSUM_BYTES
 from dualpath.kvstore.extent import Extent
 from dualpath.kvstore.health import DiskHealth
-from dualpath.kvstore.index import BlockIndex, BlockName
+from dualpath.kvstore.index import BlockIndex
 from dualpath.kvstore.volume import Volume
 from dualpath.memory.file_part import Piece
 from dualpath.tasks import Threads
@@ -78,16 +79,30 @@ class BlockReader:
                 )
             return self._found(space, keys, places, outcomes, lambda place: into[place.at])
 
+    def cached(self, space: str, keys: Sequence[bytes], nbytes: int) -> int:
+        """See DiskStore.cached."""
+        for place in self._places(space, keys):
+            try:
+                if not place.extent.cached(place.slot, nbytes):
+                    return place.at
+            except OSError:
+                return place.at
+        return len(keys)
+
     @asynccontextmanager
     async def in_place(
-        self, space: str, keys: Sequence[bytes], nbytes: int, ahead: Sequence[bytes]
+        self,
+        space: str,
+        keys: Sequence[bytes],
+        nbytes: int,
+        ahead: Sequence[bytes],
+        *,
+        cached: bool,
     ) -> AsyncIterator[list[StoredBlock]]:
         """See DiskStore.in_place."""
         with self._pinned(space, keys) as places:
-            outcomes: list[Outcome] = [
-                _outcome(partial(place.extent.cached, place.slot, nbytes)) for place in places
-            ]
-            if outcomes.count(True) < len(places):
+            outcomes: list[Outcome] = [True] * len(places)
+            if not cached:
                 coming = self._places(space, ahead)
                 outcomes = await self._threads.run(partial(_fetch, places, coming, nbytes))
             yield self._found(
@@ -96,23 +111,23 @@ class BlockReader:
 
     def _places(self, space: str, keys: Sequence[bytes]) -> list[_Place]:
         """Of the blocks that are there."""
-        found = ((at, self._index.find(BlockName(space, key))) for at, key in enumerate(keys))
         return [
             _Place(at, slot, self._volume.extent(space, slot))
-            for at, slot in found
+            for at, slot in enumerate(self._index.slots(space, keys))
             if slot is not None
         ]
 
     @contextmanager
     def _pinned(self, space: str, keys: Sequence[bytes]) -> Iterator[list[_Place]]:
         places = self._places(space, keys)
-        for place in places:
-            self._index.pin(space, place.slot)
+        slots = [place.slot for place in places]
+        if slots:
+            self._index.pin(space, slots)
         try:
             yield places
         finally:
-            for place in places:
-                self._index.unpin(space, place.slot)
+            if slots:
+                self._index.unpin(space, slots)
 
     def _found(
         self,
@@ -134,8 +149,8 @@ class BlockReader:
                 found[place.at] = StoredBlock(ReadStatus.FOUND, checksum, data(place))
             else:
                 found[place.at] = StoredBlock(ReadStatus.CORRUPT)
-        for block in found:
-            self._health.counters[f"read_{block.status.name.lower()}"] += 1
+        for status, blocks in Counter(block.status for block in found).items():
+            self._health.counters[f"read_{status.name.lower()}"] += blocks
         return found
 
 

@@ -11,14 +11,15 @@ class BlocksRegion:
     """Block i is at [i · block size, (i + 1) · block size); a write's immediate data says which ones it brought
     (`pack_run`).
 
-    The memory stays its owner's. `on_block` is called with a block's number once, when it has landed.
+    The memory stays its owner's. `on_blocks` is called with the numbers of blocks that have just landed, in order,
+    with each once.
     """
 
-    def __init__(self, views: Sequence[memoryview], on_block: Callable[[int], None]) -> None:
+    def __init__(self, views: Sequence[memoryview], on_blocks: Callable[[list[int]], None]) -> None:
         """`views` are of equal size, at least one, of format "B"."""
         self._views = views
         self._size = views[0].nbytes
-        self._on_block = on_block
+        self._on_blocks = on_blocks
         self._awaited = set(range(len(views)))
 
     @property
@@ -40,7 +41,8 @@ class BlocksRegion:
         return pieces
 
     def on_write(self, imm: int) -> None:
-        for index in unpack_run(imm, len(self._views)):
-            if index in self._awaited:
-                self._awaited.discard(index)
-                self._on_block(index)
+        awaited = self._awaited
+        landed = [index for index in unpack_run(imm, len(self._views)) if index in awaited]
+        if landed:
+            awaited.difference_update(landed)
+            self._on_blocks(landed)

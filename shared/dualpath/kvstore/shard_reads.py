@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 
 from dualpath.blocks.keys import pack_keys
@@ -34,27 +33,33 @@ to have another thread do it."""
 class ShardReads:
     """Reads of one client, and how much of them is still to come."""
 
-    def __init__(self, endpoint: Endpoint, namespace: wire.Namespace, threads: Threads) -> None:
+    def __init__(
+        self, endpoint: Endpoint, namespace: wire.Namespace, threads: Threads, run_bytes: int
+    ) -> None:
+        """Blocks are to come in writes of up to `run_bytes`, or one by one."""
         self.outstanding_blocks = 0
         self._endpoint = endpoint
         self._namespace = namespace
         self._threads = threads
+        self._run_bytes = run_bytes
 
     async def read(
         self, link: ShardLink, keys: list[bytes], into: list[memoryview], ends: float
     ) -> list[ReadStatus]:
         """Read what one message can name, until the loop's time `ends`. See BlockStore.read."""
-        digests: dict[int, bytes] = {}
+        digests = [b""] * len(keys)
         late: dict[int, asyncio.Future[bytes]] = {}
 
-        def landed(index: int) -> None:
-            """Digest the block while it is in this processor's cache, and others are on their way."""
-            self.outstanding_blocks -= 1
+        def landed(indices: list[int]) -> None:
+            """Digest blocks while they are in this processor's cache, and others are on their way."""
+            self.outstanding_blocks -= len(indices)
             link.heard()
-            if self._namespace.block_bytes <= DIGEST_INLINE_BYTES:
-                digests[index] = block_checksum(keys[index], into[index])
-            else:
-                late[index] = self._threads.start(partial(block_checksum, keys[index], into[index]))
+            for index in indices:
+                if self._namespace.block_bytes <= DIGEST_INLINE_BYTES:
+                    digests[index] = block_checksum(keys[index], into[index])
+                else:
+                    digest = partial(block_checksum, keys[index], into[index])
+                    late[index] = self._threads.start(digest)
 
         region = BlocksRegion(into, landed)
         region_key = self._endpoint.register(region)
@@ -78,7 +83,8 @@ class ShardReads:
                 await finish(asyncio.gather(*late.values()))
         if done is None:
             return [ReadStatus.FAILED] * len(keys)
-        digests.update((index, digest.result()) for index, digest in late.items())
+        for index, digest in late.items():
+            digests[index] = digest.result()
         statuses = self._verified(link, keys, digests, done)
         await self._suspect(
             link,
@@ -102,6 +108,7 @@ class ShardReads:
             tuple(range(0, size * len(keys), size)),
             max(ends - asyncio.get_running_loop().time(), 0.001),
             trace=current(),
+            run_bytes=self._run_bytes,
         )
         done = await call.ask(question, wire.ReadDone)
         statuses_of(ReadStatus, done.statuses, keys)
@@ -110,14 +117,16 @@ class ShardReads:
         return done
 
     def _verified(
-        self, link: ShardLink, keys: list[bytes], digests: Mapping[int, bytes], done: wire.ReadDone
+        self, link: ShardLink, keys: list[bytes], digests: list[bytes], done: wire.ReadDone
     ) -> list[ReadStatus]:
         """The shard's word for each block, but CORRUPT where what has landed is not what it says it stored."""
         statuses = statuses_of(ReadStatus, done.statuses, keys)
+        if b"".join(digests) == done.checksums:
+            return statuses  # All of them landed, and are what was stored.
         for index, status in enumerate(statuses):
             at = index * CHECKSUM_BYTES
             stated = done.checksums[at : at + CHECKSUM_BYTES]
-            if status is ReadStatus.FOUND and digests.get(index) != stated:
+            if status is ReadStatus.FOUND and digests[index] != stated:
                 statuses[index] = ReadStatus.CORRUPT
                 log.warning(
                     "block arrived damaged", shard=link.address.endpoint_id, key=keys[index].hex()

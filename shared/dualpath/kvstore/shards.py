@@ -67,9 +67,11 @@ class ShardStore(BlockStore):
         block_bytes: int,
         replicas: int = 1,
         match_deadline_s: float = MATCH_DEADLINE_S,
+        run_bytes: int = wire.RUN_BYTES,
     ) -> None:
         """Each block is kept on `replicas` shards. Raises ValueError where `shards` is empty, names one twice, or
-        are too few for that."""
+        are too few for that. Blocks come in writes of up to `run_bytes`, or singly: the smaller, the sooner is seen
+        what has come over a slow NIC."""
         if not 1 <= replicas <= len(shards):
             raise ValueError(f"{len(shards)} shards cannot keep {replicas} copies of a block")
         self.namespace = wire.Namespace(fingerprint, block_bytes)
@@ -89,7 +91,7 @@ class ShardStore(BlockStore):
         self._asked: Counter[str] = Counter()
         """Blocks that reads wait for, by shard."""
         self._threads = Threads(2, "checksums")
-        self._reads = ShardReads(endpoint, self.namespace, self._threads)
+        self._reads = ShardReads(endpoint, self.namespace, self._threads, run_bytes)
         self._writes = ShardWrites(endpoint, self.namespace, self._threads)
         self._repairs = Repairs(self._writes, self._tasks, self.counters)
         self._match_deadline_s = match_deadline_s
@@ -239,15 +241,18 @@ class ShardStore(BlockStore):
                 self.counters["read_elsewhere"] += len(pending)
         if self._replicas > 1:
             self._repair(keys, into, statuses, holders)
-        for status in statuses:
-            self.counters[f"read_{status.name.lower()}"] += 1
-        self.bytes_read += self.namespace.block_bytes * statuses.count(ReadStatus.FOUND)
+        counts = Counter(statuses)
+        for status, blocks in counts.items():
+            self.counters[f"read_{status.name.lower()}"] += blocks
+        self.bytes_read += self.namespace.block_bytes * counts[ReadStatus.FOUND]
         return statuses
 
     def _shorter(self, holders: Sequence[str], tried: set[str], key: bytes) -> str:
         """Of the shards that keep a block, one that answers and is not known to lack it, with the shorter queue; the
         first choice where equal."""
         left = [name for name in holders if name not in tried]
+        if len(left) == 1:
+            return left[0]
         return min(
             left,
             key=lambda name: (

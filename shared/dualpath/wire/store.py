@@ -27,6 +27,9 @@ WRITE_BATCH_BYTES = 1 << 24
 """A shard gives room for so many bytes per WriteOpen, or for one block where that is larger."""
 
 
+RUN_BYTES = 1 << 22
+"""So much may come as one write: each costs both sides as much as copying tens of kilobytes."""
+
 _RUN_BITS = 32
 
 
@@ -62,7 +65,8 @@ class Release(Message, frozen=True):
 class Read(Message, frozen=True):
     """Write block i to the client's region `region_key` at `offsets[i]`. `deadline_s` from receipt.
 
-    Blocks that are neighbours there may come as one write, whose immediate data says which (`pack_run`)."""
+    Blocks that are neighbours there may come as one write of up to `run_bytes`, whose immediate data says which
+    (`pack_run`)."""
 
     op: int
     namespace: Namespace
@@ -71,6 +75,7 @@ class Read(Message, frozen=True):
     offsets: tuple[int, ...]
     deadline_s: float
     trace: str = ""
+    run_bytes: int = RUN_BYTES
 
 
 class ReadDone(Message, frozen=True):

@@ -221,6 +221,27 @@ async def test_blocks_land_where_they_were_asked_for_and_each_is_told_once(bench
             )
 
 
+@pytest.mark.parametrize(
+    ("run_bytes", "blocks"), [(3 * SIZE - 1, 2), (0, 1), (-SIZE, 1), (2**62, 3)]
+)
+async def test_a_write_of_a_read_brings_no_more_than_its_client_asks_for(
+    bench: Any, run_bytes: int, blocks: int
+) -> None:
+    await bench.start()
+    store, client = await bench.store(SIZE, "writer"), await bench.client()
+    names = [keys(number) for number in range(12)]
+    await store.write(names, [memoryview(block(name)) for name in names], deadline_s=30)
+    told = list[int]()
+    region = BufferRegion(
+        memoryview(bytearray(12 * SIZE)), lambda imm: told.append(len(wire.unpack_run(imm, 12)))
+    )
+    region_key, offsets = client.endpoint.register(region), tuple(range(0, 12 * SIZE, SIZE))
+    question = wire.Read(1, SPACE, b"".join(names), region_key, offsets, 30.0, run_bytes=run_bytes)
+    done = await client.ask(question)
+    assert done.statuses == bytes([ReadStatus.FOUND] * 12)
+    assert told == [blocks] * (12 // blocks)
+
+
 async def test_a_read_into_a_closed_region_ends_at_once(bench: Any, eventually: Eventually) -> None:
     await bench.start()
     store, client = await bench.store(SIZE, "writer"), await bench.client()

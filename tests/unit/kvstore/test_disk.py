@@ -360,6 +360,22 @@ async def test_blocks_that_are_read_in_place_are_fetched_and_nobody_writes_over_
         assert not there(store, LARGE) & {0, 2}
 
 
+async def test_a_disk_says_how_many_blocks_it_can_give_without_waiting(tmp_path: Path) -> None:
+    """One that is absent need not be waited for either."""
+    async with opened(tmp_path) as store:
+        for number in range(8):
+            await put(store, LARGE, number)
+        asked = [key(number) for number in (0, 99, 3, 4, 7)]
+        assert store.cached(LARGE, asked) == 5
+        first, second = store._volume._extents.values()
+        os.fsync(second._slots.fd)
+        os.posix_fadvise(second._slots.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert store.cached(LARGE, asked) == 3
+        first._mapped = None
+        assert store.cached(LARGE, asked) == 0
+        assert store.cached(LARGE, [key(99)]) == 1
+
+
 async def test_a_file_that_is_cut_is_corrupt_in_place_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await put(store, LARGE, 1)

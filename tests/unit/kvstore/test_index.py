@@ -197,10 +197,11 @@ def test_nothing_is_taken_from_under_a_reader() -> None:
         put(index, name(number), 0, number)
     slot = index.find(name(0))
     assert slot is not None
-    index.pin("a", slot)
+    index.pin("a", [slot, slot])
+    index.unpin("a", [slot])
     assert put(index, name(2), 0, 2) is not None
     assert there(index) == {0, 2}
-    index.unpin("a", slot)
+    index.unpin("a", [slot])
     put(index, name(3), 0, 3)
     assert there(index) == {2, 3}
 

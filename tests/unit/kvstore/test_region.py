@@ -24,7 +24,7 @@ def test_a_region_is_its_blocks_end_to_end(blocks: int, size: int, data: st.Data
 def test_each_block_is_counted_once_when_it_lands() -> None:
     landed: list[int] = []
     views = [memoryview(bytearray(4))] * 6
-    region = BlocksRegion(views, landed.append)
+    region = BlocksRegion(views, landed.extend)
     for imm in (2, 2, 0, 7, 2**64 - 1, pack_run(1, 3), pack_run(6, 1)):
         region.on_write(imm)
     assert (landed, region.awaited) == ([2, 0, 1, 3], 2)
