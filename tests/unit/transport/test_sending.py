@@ -73,7 +73,7 @@ async def test_empty_pieces_take_no_place_in_a_frame(source: list[bytes]) -> Non
     ours, theirs = socket.socketpair()
     with PlainStream.of(ours) as stream, theirs:
         sender = Sender(Outbox(stream, pytest.fail), PacedNic("nic"), Lane.LOW)
-        write = asyncio.create_task(sender.write(1, 0, list(map(memoryview, source)), 5))
+        write = asyncio.create_task(sender.write(1, 0, [memoryview(piece) for piece in source], 5))
         await asyncio.sleep(0)
         payload = b"".join(source)
         header = Header(Kind.WRITE, END, len(payload), op=1, key=1, imm=5)
