@@ -20,8 +20,8 @@ class Refusal(MessageRefused):
     """The peer asked for what the shard does not do; the text is a sentence for it."""
 
 
-def check_keys(namespace: Namespace, packed: bytes) -> list[bytes]:
-    """The keys of a message; raises Refusal where they or the namespace are beyond the protocol's limits."""
+def check_namespace(namespace: Namespace) -> None:
+    """Raises Refusal where it is beyond the protocol's limits."""
     if not 1 <= namespace.block_bytes <= MAX_BLOCK_BYTES:
         raise Refusal(
             f"blocks of {namespace.block_bytes} bytes cannot be stored: 1 to {MAX_BLOCK_BYTES} can; "
@@ -29,6 +29,11 @@ def check_keys(namespace: Namespace, packed: bytes) -> list[bytes]:
         )
     if not 1 <= len(namespace.fingerprint) <= _MAX_FINGERPRINT:
         raise Refusal(f"a fingerprint has 1 to {_MAX_FINGERPRINT} characters")
+
+
+def check_keys(namespace: Namespace, packed: bytes) -> list[bytes]:
+    """The keys of a message; raises Refusal where they or the namespace are beyond the protocol's limits."""
+    check_namespace(namespace)
     if len(packed) > MAX_KEYS * KEY_BYTES:
         raise Refusal(f"a message may name {MAX_KEYS} keys, not {len(packed) // KEY_BYTES}")
     try:

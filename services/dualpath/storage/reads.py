@@ -79,7 +79,7 @@ class ReadCall:
 
     async def _some(self) -> None:
         """Send runs until there is none left, or the call is over."""
-        while True:
+        while self._next < len(self._found):
             async with self.turn:
                 if self._over() or self._next == len(self._found):
                     return
@@ -90,12 +90,12 @@ class ReadCall:
     def _take(self) -> tuple[list[int], AbstractAsyncContextManager[list[StoredBlock]]]:
         """The next run and its blocks: all that can leave at once, or so much that the first leave soon."""
         namespace, begin = self.request.namespace, self._next
-        fetched = self._blocks_in(FETCH_BYTES)
+        run_bytes = min(self.request.run_bytes, RUN_BYTES)
+        fetched = self._blocks_in(min(run_bytes, FETCH_BYTES))
         if not self.in_place:
             run = self._found[begin : begin + fetched]
             self._next += len(run)
             return run, self._copied(run)
-        run_bytes = min(self.request.run_bytes, RUN_BYTES)
         most = self._found[begin : begin + self._blocks_in(run_bytes)]
         ready = self.disk.cached(namespace, self._keys_of(most))
         run = most[: ready or fetched]

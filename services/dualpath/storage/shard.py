@@ -21,6 +21,7 @@ from dualpath.storage.calls import (
     check_deadline,
     check_depths,
     check_keys,
+    check_namespace,
     check_offsets,
 )
 from dualpath.storage.leases import LeaseTable
@@ -222,6 +223,8 @@ class StorageShard:
         return self._leases.holds(*block)
 
     def _stat(self, message: wire.StatRequest) -> wire.StatDone:
+        if message.namespace is not None:
+            check_namespace(message.namespace)
         stat = self._disk.stat(message.namespace)
         return wire.StatDone(message.op, stat.blocks, stat.nbytes, self.status().counters)
 

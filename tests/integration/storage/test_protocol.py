@@ -18,6 +18,7 @@ from dualpath.storage import writes
 from dualpath.transport.api import TransportError
 from dualpath.wire import store as wire
 from dualpath.wire.codec import Message
+from dualpath.wire.types import Address
 
 SIZE = 20_000
 SPACE = wire.Namespace("model", SIZE)
@@ -45,6 +46,7 @@ BROKEN: list[tuple[Message, str]] = [
     (wire.Match(1, wire.Namespace("", SIZE), keys(1)), "fingerprint"),
     (wire.Match(1, wire.Namespace("m" * 600, SIZE), keys(1)), "fingerprint"),
     (wire.Match(1, SPACE, bytes(16 * (wire.MAX_KEYS + 1))), "may name"),
+    (wire.StatRequest(1, wire.Namespace("m" * 600, SIZE)), "fingerprint"),
     (wire.Read(1, SPACE, keys(1, 2), 5, (0,), 1.0), "offsets"),
     (wire.Read(1, SPACE, keys(1), 5, (-1,), 1.0), "range"),
     (wire.Read(1, SPACE, keys(1), 5, (1 << 63,), 1.0), "range"),
@@ -221,13 +223,14 @@ async def test_blocks_land_where_they_were_asked_for_and_each_is_told_once(bench
             )
 
 
+@pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize(
     ("run_bytes", "blocks"), [(3 * SIZE - 1, 2), (0, 1), (-SIZE, 1), (2**62, 3)]
 )
 async def test_a_write_of_a_read_brings_no_more_than_its_client_asks_for(
-    bench: Any, run_bytes: int, blocks: int
+    bench: Any, run_bytes: int, blocks: int, direct: bool
 ) -> None:
-    await bench.start()
+    await bench.start(options=DiskOptions(direct=direct))
     store, client = await bench.store(SIZE, "writer"), await bench.client()
     names = [keys(number) for number in range(12)]
     await store.write(names, [memoryview(block(name)) for name in names], deadline_s=30)
@@ -240,6 +243,38 @@ async def test_a_write_of_a_read_brings_no_more_than_its_client_asks_for(
     done = await client.ask(question)
     assert done.statuses == bytes([ReadStatus.FOUND] * 12)
     assert told == [blocks] * (12 // blocks)
+
+
+async def test_a_read_whose_last_block_has_landed_is_over_whatever_waits_behind_it(
+    bench: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads of one client share so many turns; to end takes none."""
+    shard = await bench.start()
+    store, client = await bench.store(SIZE, "writer"), await bench.client()
+    names = [keys(number) for number in range(4)]
+    await store.write(names, [memoryview(block(name)) for name in names], deadline_s=30)
+    offsets = tuple(range(0, 4 * SIZE, SIZE))
+    regions = [
+        client.endpoint.register(BufferRegion(memoryview(bytearray(4 * SIZE)))) for _ in range(4)
+    ]
+    under_way, may_go = list[int](), [asyncio.Event() for _ in regions]
+    endpoint = shard._endpoint
+    write = endpoint.write
+
+    async def held(peer: Address, key: int, *more: Any, **options: Any) -> None:
+        under_way.append(regions.index(key))
+        await may_go[regions.index(key)].wait()
+        await write(peer, key, *more, **options)
+
+    monkeypatch.setattr(endpoint, "write", held)
+    for op, region in enumerate(regions):
+        await client.say(wire.Read(op, SPACE, b"".join(names), region, offsets, 30.0))
+    await eventually(lambda: len(under_way) == 8)
+    may_go[0].set()
+    assert (await client.next()).op == 0
+    for event in may_go:
+        event.set()
+    assert sorted([(await client.next()).op for _ in range(3)]) == [1, 2, 3]
 
 
 async def test_a_read_into_a_closed_region_ends_at_once(bench: Any, eventually: Eventually) -> None:
