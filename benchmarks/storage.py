@@ -3,9 +3,10 @@
     python -m benchmarks.storage [--total 768MiB] [--sizes 1.4MiB,256KiB] [--clients 1,4,16] [--rounds 3] [--direct]
 
 A shard in a process of its own, clients in another (each a store of its own, with connections of its own), over
-loopback. Blocks are stored, then read in random order, several clients sharing the whole, each in calls of 64 MiB,
-one after another: what a request of a short context reads at once (1,400 tokens of DS 660B, 256 of Qwen2.5-32B). As
-each call ends before the next begins, a lone client with smaller ones leaves the disk idle in between.
+loopback. Blocks are stored, then read in random order, several clients sharing the whole, each in calls of 64 MiB (or
+in one, where its share is less), one after another: what a request of a short context reads at once (1,400 tokens of
+DS 660B, 256 of Qwen2.5-32B). As each call ends before the next begins, a lone client with smaller ones leaves the
+disk idle in between.
 
     cold   after POSIX_FADV_DONTNEED, checked with fincore; against fio's randread of the same files with four
            threads of preads of a block's size (a shard's own), buffered, caches invalidated
@@ -73,7 +74,7 @@ class Reader:
         self._store = store
         self._keys = [key(number) for number in numbers]
         size = store.namespace.block_bytes
-        self._per_call = min(len(numbers), max(1, CALL_BYTES // size))
+        self._per_call = max(1, min(len(numbers), CALL_BYTES // size))
         memory = memoryview(mmap.mmap(-1, self._per_call * size, flags=POPULATED))
         self._into = [memory[i * size : (i + 1) * size] for i in range(self._per_call)]
 

@@ -41,7 +41,8 @@ class Nic(ABC):
 
     @abstractmethod
     def try_send(self, lane: Lane, nbytes: int) -> bool:
-        """As `send`, for a chunk that would not have to wait; False, and nothing is done, for any other."""
+        """As `send`, for a chunk that would not have to wait; False, and nothing is done, for any other, and for all
+        where a bandwidth is emulated: those queue with `send`."""
 
     @abstractmethod
     async def receive(self, lane: Lane, nbytes: int) -> None:
@@ -49,7 +50,7 @@ class Nic(ABC):
 
     @abstractmethod
     def try_receive(self, lane: Lane, nbytes: int) -> bool:
-        """As `receive`, for a chunk that would not have to wait; False, and nothing is charged, for any other."""
+        """As `receive`, for a chunk that would not have to wait; False as `try_send`, and nothing is charged."""
 
     @abstractmethod
     async def local_copy(self, lane: Lane, nbytes: int) -> None:

@@ -35,7 +35,8 @@ class Port(ABC):
 
     @abstractmethod
     def passes(self, lane: Lane, nbytes: int) -> bool:
-        """Grant a chunk at once where nothing is to be waited for; else False, and it is not queued."""
+        """Grant a chunk at once where nothing is to be waited for; else False, and it is not queued. A port may leave
+        all chunks to `ask`."""
 
     @abstractmethod
     def charge(self, lane: Lane, nbytes: int) -> None:

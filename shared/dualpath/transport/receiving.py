@@ -153,7 +153,8 @@ class Receiver:
                 await asyncio.sleep(0)
 
     def _take(self) -> list[Event]:
-        """Receive until there are events; none where the socket has no more, or others are to have their turn."""
+        """Receive, and act on what comes. Returns the first end that has to wait for this side's NIC, and what came
+        behind it; nothing where the socket has no more, or others are to have their turn."""
         if self._closed:
             raise PeerGone("this side closed it")
         reader, sock = self._reader, self._sock
@@ -188,7 +189,7 @@ class Receiver:
         return []
 
     async def _wait(self) -> list[Event]:
-        """The next events. The event loop receives the middle of a payload without waking this task."""
+        """What `_take` returns next. The event loop takes all that need not wait without waking this task."""
         if not self._watched:
             self._watched = True
             self._loop.add_reader(self._sock, self._serve)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
+from tests.support.wait import until
 
-from dualpath.lanes import Lane, PacedNic
-from dualpath.transport.frames import FrameReader, Header, Kind
+from dualpath.lanes import Lane, Nic, PacedNic
+from dualpath.transport.frames import END, FrameReader, Header, Kind
 from dualpath.transport.inbox import Inbox
 from dualpath.transport.outbox import Outbox
 from dualpath.transport.receiving import PeerGone, Receiver
@@ -40,27 +41,35 @@ class Held(TlsStream):
         return bool(self._left)
 
 
-def receiver_of(stream: ByteStream, regions: Regions) -> Receiver:
-    """Where nothing but writes is to come."""
+def receiver_of(
+    stream: ByteStream,
+    regions: Regions,
+    nic: Nic | None = None,
+    on_message: Callable[[int, bytes], None] | None = None,
+) -> Receiver:
+    """Where nothing but writes is to come, unless somebody takes messages."""
 
     async def ignore(peer: Address, message: bytes) -> None:
         raise AssertionError("nothing was to come")
 
-    reader, nic = FrameReader(), PacedNic("nic")
+    reader, nic = FrameReader(), nic or PacedNic("nic")
     reader.authenticated()
     outbox = Outbox(stream, pytest.fail)
+    inbox = Inbox(
+        Address("peer", "1", "h", 1),
+        ignore,
+        outbox.control,
+        lambda error: pytest.fail(str(error)),
+    )
+    if on_message is not None:
+        inbox.put = on_message  # type: ignore[method-assign, assignment]
     return Receiver(
         stream,
         reader,
         lane=Lane.LOW,
         nic=nic,
         regions=regions,
-        inbox=Inbox(
-            Address("peer", "1", "h", 1),
-            ignore,
-            outbox.control,
-            lambda error: pytest.fail(str(error)),
-        ),
+        inbox=inbox,
         sender=Sender(outbox, nic, Lane.LOW),
         outbox=outbox,
         on_heard=lambda: None,
@@ -108,3 +117,42 @@ async def test_who_runs_the_receiver_hears_of_a_region_that_fails_while_it_waits
     peer.sendall(Header(Kind.WRITE, length=100, key=key).pack())
     with pytest.raises(RuntimeError, match="no such slot"):
         await asyncio.wait_for(running, 5)
+
+
+class Told(Broken):
+    """A region for writes of nothing: what they carried, in order."""
+
+    def __init__(self, log: list[object]) -> None:
+        self._log = log
+
+    def on_write(self, imm: int) -> None:
+        self._log.append(imm)
+
+
+@pytest.mark.parametrize("bytes_per_s", [None, 1e6])
+async def test_every_frame_ends_once_and_in_order_whether_the_nic_lets_it_pass_or_wait(
+    connected: tuple[PlainStream, socket.socket], bytes_per_s: float | None
+) -> None:
+    stream, peer = connected
+    log: list[object] = []
+    regions, nic = Regions(), PacedNic("nic", bytes_per_s)
+    key = regions.register(Told(log))
+    receiver = receiver_of(stream, regions, nic, lambda op, message: log.append((op, message)))
+    # Frames behind one another: an end comes together with the begin, and the end, of the next.
+    sizes = [3000, 0, 9000, 1, 0, 0, 20_000, 7]
+    frames = b"".join(
+        Header(Kind.MESSAGE, length=size, op=op).pack()
+        + bytes([op]) * size
+        + Header(Kind.WRITE, END, key=key, imm=op).pack()
+        for op, size in enumerate(sizes)
+    )
+    running = asyncio.ensure_future(receiver.run())
+    peer.sendall(frames)
+    await until(lambda: len(log) == 2 * len(sizes))
+    running.cancel()
+    assert log == [
+        entry for op, size in enumerate(sizes) for entry in ((op, bytes([op]) * size), op)
+    ]
+    assert nic.moved()[Lane.LOW, "rx"] == sum(sizes)
+    assert not receiver.busy
+    nic.close()
