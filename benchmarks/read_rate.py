@@ -21,7 +21,7 @@ The reference, in turns with it, is a raw copy over one blocking socket between 
 transport.py does), each on a core of its own, of as many bytes of one's memory into as much memory of the other. The
 socket is as this machine gives it to who sets no options. `tuned` is the same with the congestion control that
 DualPath gives its own, whatever the machine's default is: where that is bbr, a copy through it is twice as slow.
-ratio = device / socket, and `of tuned` likewise: medians of those that were taken one right after the other.
+ratio = device / socket, and `of tuned` likewise: medians over reads, each with the two copies right after it.
 
 With `--pinned` the event loop of the node that reads (of a split, the prefill node) has a core of its own, as each
 process of the reference has, and those of all other processes share the rest: a kernel that packs processes that wake

@@ -27,6 +27,9 @@ FETCH_BYTES = 1 << 20
 """Blocks are read from the disk, and sent, so many bytes at a time, or one by one where they are larger: a turn in a
 thread costs more than reading a small block."""
 
+MOST_BLOCKS = 256
+"""Of a run, however small they are: to look each up takes the event loop several microseconds."""
+
 _Numbered = tuple[int, StoredBlock]
 """A block, and its number in the read."""
 
@@ -107,7 +110,7 @@ class ReadCall:
     def _blocks_in(self, nbytes: int) -> int:
         """Blocks of a run; a small read is several all the same, so that what has come is verified meanwhile."""
         several = -(-len(self._found) // RUNS_IN_FLIGHT)
-        return max(1, min(nbytes // self.request.namespace.block_bytes, several))
+        return max(1, min(nbytes // self.request.namespace.block_bytes, several, MOST_BLOCKS))
 
     @asynccontextmanager
     async def _copied(self, run: Sequence[int]) -> AsyncIterator[list[StoredBlock]]:
