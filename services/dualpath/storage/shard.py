@@ -98,6 +98,7 @@ class StorageShard:
         """End every call, close the endpoint, and unlock the disk."""
         self._closing = True
         await self._tasks.close()
+        self._peers.clear()  # What was cancelled before its first step did not end its call.
         await self._endpoint.close()
         await self._disk.close()
 

@@ -348,7 +348,10 @@ async def test_three_times_its_capacity_is_written_and_the_shard_keeps_to_it(ben
     assert (await store.match(chain)).blocks == 4
 
 
-async def test_closing_a_shard_in_the_middle_of_everything_is_quick_and_clean(bench: Any) -> None:
+@pytest.mark.parametrize("after_s", [0, 0.001, 0.0014, 0.003, 0.01])
+async def test_closing_a_shard_in_the_middle_of_everything_is_quick_and_clean(
+    bench: Any, after_s: float
+) -> None:
     await bench.start()
     store, client = await bench.store(SIZE, "store"), await bench.client()
     names = [keys(number) for number in range(200)]
@@ -357,7 +360,7 @@ async def test_closing_a_shard_in_the_middle_of_everything_is_quick_and_clean(be
     await client.ask(write_open(1, 1000))
     into = [memoryview(bytearray(SIZE)) for _ in names]
     reading = asyncio.create_task(store.read(names, into, deadline_s=30))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(after_s)
     await bench.shard.close()
     assert set(await reading) <= {ReadStatus.FOUND, ReadStatus.FAILED}
     assert bench.idle()
