@@ -183,9 +183,15 @@ async def round_of(
     left: dict[str, float] = {}
     for role in ("prefill", "decode"):
         began = time.monotonic()
-        for line in (await command(running, "scale", f"--{role}", "1")).splitlines():
-            left[line.split()[0]] = time.monotonic() - began
+        for node in leavers(await command(running, "scale", f"--{role}", "1"), role):
+            left[node] = time.monotonic() - began
     return left, decisions
+
+
+def leavers(said: str, role: str) -> list[str]:
+    """The nodes of a role that left, of what `scale` printed: a line of each, after what it waits for."""
+    words = [line.split()[0] for line in said.splitlines() if line.strip()]
+    return [word for word in words if word.rpartition("-")[0] == role]
 
 
 def registrations(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:

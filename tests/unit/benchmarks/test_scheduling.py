@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarks import compute_bound
 from benchmarks.attention_balance import ATTENTION_S, Row, by_step, rows
-from benchmarks.joining import Streamed, joined
+from benchmarks.joining import Streamed, joined, leavers
 from benchmarks.ratios import interval
 
 
@@ -76,3 +76,9 @@ def test_a_node_joined_when_it_was_given_something_and_when_a_token_of_it_came()
     assert (decode.assigned, decode.first_token, decode.in_time) == (5.0, None, False)
     assert "never" in str(decode)
     assert joined("decode-0", 0.0, [], answers).first_token == 9.0
+
+
+def test_nodes_that_left_are_told_from_what_scale_waits_for() -> None:
+    said = "prefill nodes: from 2 to 1 …\nprefill-1 has left\n\n"
+    assert leavers(said, "prefill") == ["prefill-1"]
+    assert leavers(said, "decode") == []
