@@ -126,7 +126,7 @@ class Sender:
     """Cuts writes into frames, asks the NIC for each, and matches acknowledgements with operations.
 
     Frames of concurrent writes take turns. A write that is cancelled just stops: without its last frame
-    it never counts at the peer, which remembers nothing of it.
+    it never counts at the peer, which remembers nothing of it. A frame that is partly sent goes on to its end.
     """
 
     def __init__(self, outbox: Outbox, nic: Nic, lane: Lane) -> None:
