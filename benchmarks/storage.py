@@ -15,6 +15,7 @@ disk idle in between.
 
 Harder than the latter, and printed beside it: `tuned`, over a connection with the options of links, and `same work`,
 where the process also does what a client has to: a block at a time into as much memory, with a checksum of each.
+What is wanted of warm reads is judged by the last.
 
 All of it verified by the clients' checksums. Rounds of all kinds take turns; ratio is that of the medians. CPU is
 what the shard's process and the clients' spend by GB: where cores are few, it bounds the rate, and it says more than
@@ -247,12 +248,12 @@ async def measure(running: Running, root: Path, block_bytes: int, args: argparse
                 ]
                 print(
                     f"    {clients:2} clients {rate(spent, nbytes):6.2f} GB/s  ratio "
-                    f"{rate(spent, nbytes) / limit:.2f}  (wanted {WANTED[kind]})  "
+                    f"{rate(spent, nbytes) / limit:.2f}  "
                     + "".join(
                         f"of {name} {rate(spent, nbytes) / other:.2f}  "
                         for name, other in besides.items()
                     )
-                    + f"CPU s/GB: shard {cpu[1]:.2f}, clients {cpu[2]:.2f}"
+                    + f"(wanted {WANTED[kind]})  CPU s/GB: shard {cpu[1]:.2f}, clients {cpu[2]:.2f}"
                 )
         matches = await match_s(stores[0], count, 200)
         print(
