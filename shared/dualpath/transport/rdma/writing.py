@@ -68,13 +68,16 @@ class RdmaSender(Sender):
         return super().owed or any(asked.waits for asked in self._asked.values())
 
     def granted(self, header: Header, payload: bytes) -> None:
-        """The peer says where the next bytes of a write go. One that has ended here is passed over: its STOPPED
-        is on the way. Raises MalformedFrame."""
+        """The peer says where the next bytes of a write go. One that has ended here, or is cancelled, is passed
+        over: its STOPPED is on the way. Raises MalformedFrame."""
         where = unpack(payload)
         asked = self._asked.get(header.op)
         if asked is None:
             if not 0 < header.op <= self._last_op:
                 raise MalformedFrame(f"operation {header.op} was granted but never asked for")
+            return
+        if asked.granted.cancelled():
+            # As the write is: its task has not yet run to say so.
             return
         asked.left -= total(where)
         if asked.granted.done() or asked.left < 0:
