@@ -11,6 +11,7 @@ from dualpath.policy.api import PlacementPolicy, ReadPathPolicy
 from dualpath.scheduler.actions import Send
 from dualpath.scheduler.desk import Desk, Rules
 from dualpath.scheduler.members import Members
+from dualpath.scheduler.nodes import UNHELD_S
 from dualpath.scheduler.pairing import Limits, Pairing
 from dualpath.scheduler.presence import Presence
 from dualpath.scheduler.progress import Progress
@@ -54,6 +55,7 @@ class SchedulerCore:
 
     def handle(self, message: Message, now: float) -> Message:
         """Answer one message of a node or a gateway."""
+        self._notice_standstill(now)
         match message:
             case control.Fetch():
                 answer = self._presence.fetch(message, now)
@@ -165,9 +167,9 @@ class SchedulerCore:
     def tick(self, now: float, *, connected: bool) -> None:
         """Time passes. While the bus is away (`connected` False) nobody's silence means anything."""
         self._notice_standstill(now)
+        if self._away or not connected:
+            self._listen_anew(now)
         if connected:
-            if self._away:
-                self._listen_anew(now)
             self._presence.lose_the_silent(now)
             self._give_up_unservable(now)
         self._away = not connected
@@ -176,7 +178,7 @@ class SchedulerCore:
 
     def _notice_standstill(self, now: float) -> None:
         """Where this process did not run for a while (SIGSTOP, a machine asleep), others spoke to nobody."""
-        if now - self._ran_at > self.rules.node_lost_s / 2:
+        if now - self._ran_at > min(self.rules.node_lost_s, UNHELD_S) / 2:
             self._desk.note(
                 "warning", "the scheduler stood still", seconds=round(now - self._ran_at, 1)
             )

@@ -102,6 +102,13 @@ class NodeRecord:
         self.version += 1
         return self.duties.pop(attempt, None) is not None
 
+    def listen_anew(self, now: float) -> None:
+        """Nobody heard the node until now: neither its silence nor what it lacked has lasted longer."""
+        self.last_seen = now
+        for duty in self.duties.values():
+            if duty.missing_since is not None:
+                duty.missing_since = now
+
     def take_fetch(self, fetch: Fetch, now: float) -> HeldDiff:
         """Believe a fetch, unless a newer one was there; compare what it holds with what it should."""
         self.last_seen = now

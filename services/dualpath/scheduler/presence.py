@@ -132,7 +132,7 @@ class Presence:
     def listen_anew(self, now: float) -> None:
         """Everybody's silence begins now."""
         for node in self._desk.members.nodes.values():
-            node.last_seen = now
+            node.listen_anew(now)
         for gateway in self._desk.members.gateways.values():
             gateway.last_seen = now
 

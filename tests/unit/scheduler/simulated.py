@@ -186,7 +186,7 @@ class World:
     def steps(self, seconds: float) -> Iterator[None]:
         """Let time pass, in steps short enough to be no standstill of the scheduler; one at least."""
         while True:
-            step = min(seconds, 1.4)
+            step = min(seconds, 0.9)
             seconds -= step
             self.now += step
             yield

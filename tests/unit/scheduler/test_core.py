@@ -546,10 +546,29 @@ def test_a_node_that_forgot_an_attempt_is_found_out() -> None:
     de.free(a("r"))
     world.settle()
     assert a("r") in world.core.book.records
-    world.now += 2.1
+    world.tick(2.1)
     world.settle()
     assert world.ended[a("r")].code == "unheld"
     assert world.over[a("r")].retry
+
+
+@pytest.mark.parametrize("bus_away", [False, True])
+def test_what_a_node_lacked_before_nobody_was_heard_counts_anew(bus_away: bool) -> None:
+    """It has ended there, and word of that may have been on its way all the time."""
+    world, pe, de = small()
+    world.submit("r")
+    to_decode(world, a("r"), de, pe)
+    de.free(a("r"))
+    world.settle()
+    if bus_away:
+        world.tick(2.5, connected=False)
+    else:
+        world.now += 2.5
+    # The next fetch comes before that word, and before the scheduler looks at its clock.
+    world.settle()
+    assert a("r") in world.core.book.records
+    world.phase(de, a("r"), Phase.DONE)
+    assert world.ended[a("r")].phase is Phase.DONE
 
 
 def test_a_node_that_holds_what_it_should_not_is_told_again_and_again() -> None:
