@@ -195,7 +195,8 @@ class Group:
             await self._send(rank, part, left)
             left -= len(part)
             arrived, to_come = await self._mailbox.take(rank)
-            if self._scope is not None:
+            # One that has run out ends the collective in the next turn of the event loop.
+            if self._scope is not None and not self._scope.expired():
                 self._scope.reschedule(asyncio.get_running_loop().time() + self._deadline_s)
             if left or to_come or joined:
                 joined += arrived

@@ -111,11 +111,29 @@ async def fails(group: Group) -> str:
     return str(caught.value)
 
 
+def run_out(group: Group) -> None:
+    """The deadline of the collective that goes on."""
+    assert group._scope is not None
+    group._scope.reschedule(asyncio.get_running_loop().time())
+
+
 async def test_a_member_that_never_comes_ends_it_for_all_by_name(make: Make) -> None:
-    async with groups_of(3, make, deadline_s=0.3) as groups:
-        sentences = await asyncio.gather(*(fails(group) for group in groups[:2]))
-        assert any("nothing came from member 2 (member-2)" in sentence for sentence in sentences)
+    async with groups_of(3, make, deadline_s=60) as groups:
+        waiting = [asyncio.create_task(fails(group)) for group in groups[:2]]
+        await until(lambda: all(group._missing == {2} for group in groups[:2]))
+        run_out(groups[0])
+        sentences = await asyncio.gather(*waiting)
+        assert "nothing came from member 2 (member-2)" in sentences[0]
         assert "can do no more collectives" in await fails(groups[0])
+
+
+async def test_a_message_that_comes_as_the_deadline_runs_out_does_not_hide_it(make: Make) -> None:
+    async with groups_of(3, make, deadline_s=60) as groups:
+        waiting = asyncio.create_task(fails(groups[0]))
+        await until(lambda: len(groups[0]._mailbox._waiting) == 2)
+        run_out(groups[0])
+        groups[0]._mailbox.on_write(Note(1, 0, 0).pack())
+        assert "nothing came from member 2 (member-2)" in await waiting
 
 
 async def test_a_member_that_is_cancelled_ends_it_for_all_at_once(make: Make) -> None:
