@@ -165,11 +165,13 @@ class Child:
 
     async def _read(self, output: int) -> None:
         lines = Lines()
-        async for data in _chunks(output):
-            for line in lines.feed(data):
+        try:
+            async for data in _chunks(output):
+                for line in lines.feed(data):
+                    self._take(line)
+        finally:
+            for line in lines.end():
                 self._take(line)
-        for line in lines.end():
-            self._take(line)
 
     def _take(self, line: str) -> None:
         self.tail.append(line)
@@ -186,14 +188,23 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+_PIPE_BYTES = 65536
+"""All that a pipe holds."""
+
+
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """What comes through a pipe, until its end; closes it."""
+    """What comes through a pipe, until its end; closes it. Whoever is cancelled gets what has come by then."""
     os.set_blocking(descriptor, False)
     try:
         while True:
-            await _readable(descriptor)
             try:
-                data = os.read(descriptor, 65536)
+                await _readable(descriptor)
+            except asyncio.CancelledError:
+                with suppress(BlockingIOError):
+                    yield os.read(descriptor, _PIPE_BYTES)
+                raise
+            try:
+                data = os.read(descriptor, _PIPE_BYTES)
             except BlockingIOError:
                 continue
             if not data:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -30,6 +31,22 @@ async def test_all_that_a_process_prints_arrives_before_join_returns() -> None:
     assert child.how_it_ended == "ended by itself"
 
 
+async def test_what_has_come_is_told_though_its_reading_is_given_up() -> None:
+    """After a process's end others may keep its pipe; its own last words are there by then, however late they are
+    read."""
+    lines: list[str] = []
+    child = Child("x", "role", lines.append)
+    output, process = os.pipe()
+    reading = asyncio.create_task(child._read(output))
+    await asyncio.sleep(0)
+    os.write(process, b"the last\nwords")
+    reading.cancel()
+    await asyncio.wait({reading})
+    os.close(process)
+    assert reading.cancelled()
+    assert lines == ["the last", "words"]
+
+
 async def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
     child, lines = start(r"import os; os.write(1, b'\xff\xfe ok\r\n')")
     await child.join()
@@ -43,8 +60,6 @@ async def test_an_exit_by_signal_is_named() -> None:
 
 
 async def test_join_may_be_asked_often_and_cancelling_it_ends_the_wait_only() -> None:
-    import asyncio
-
     child, _ = start("import signal; signal.pause()")
     waiting = asyncio.create_task(child.join())
     await asyncio.sleep(0)
