@@ -102,8 +102,8 @@ class DecodeEngine:
         except asyncio.CancelledError:
             if entry in self._handoffs:
                 self._handoffs.remove(entry)
-            self.ledger.release(request.attempt)
-            self._grant_hbm()
+            # It may have been granted: a row that waits for this HBM sits out until somebody wakes the engine.
+            self._free_row(request)
             raise
 
     def _grant_hbm(self) -> None:

@@ -16,6 +16,7 @@ from dualpath.node.engine_group import Steps
 from dualpath.prefill.request import PrefillRequest
 from dualpath.prefill.ring import Ring
 from dualpath.prefill.trace import ForwardTrace
+from dualpath.tasks import together
 from dualpath.transport.api import Endpoint, TransportError
 from dualpath.wire import data
 from dualpath.wire.codec import encode
@@ -219,7 +220,8 @@ class ForwardRow:
         await self._parts.copies.to_host(
             self.ring.buffer, self.ring.offset(layer, self.prefix), self.ring.offset(layer, stop)
         )
-        await asyncio.gather(*(self._write(layer, a, b) for a, b in ranges if a < b))
+        # Where one fails the other has ended, too, before the ring is freed.
+        await together([self._write(layer, a, b) for a, b in ranges if a < b])
         self._trace.mark("left", layer)
         self._left[layer].set()
 

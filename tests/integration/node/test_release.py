@@ -240,6 +240,37 @@ async def test_aborted_while_it_waits_for_hbm_it_leaves_the_line(
         await it.idle()
 
 
+async def test_aborted_right_behind_its_grant_of_hbm_it_wakes_those_that_wait_for_its_end(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A row that is to grow into what is just being admitted sits out until that is resident, or gone."""
+    async with rig(nats_server, tmp_path) as it:
+        run = await it.begin(prompt(300, 1), Sampling(max_tokens=2, seed=0))
+        engine, request = it.decode._engines[0], it.decode._requests.get(run.attempt)
+        assert request is not None
+        wake, woken = engine._wake.set, list[bool]()
+
+        def set_and_told() -> None:
+            woken.append(True)
+            wake()
+
+        engine._wake.set = set_and_told  # type: ignore[method-assign]
+        other = Attempt("other", 1)
+        assert engine.ledger.allocate(other, engine.ledger.capacity_tokens)
+        taking = asyncio.create_task(engine._take_hbm(request))
+        await until(lambda: engine._handoffs)
+        engine.ledger.release(other)
+        engine._grant_hbm()
+        assert engine.ledger.allocated_tokens
+        # Before its task goes on.
+        taking.cancel()
+        await asyncio.wait({taking})
+        assert taking.cancelled()
+        assert (woken, engine.ledger.allocated_tokens) == ([True], 0)
+        await it.tell("d0", control.Abort(run.attempt, "the client is gone"))
+        await it.idle()
+
+
 async def test_aborted_while_a_slow_shard_takes_its_blocks_their_slots_are_held_until_it_has(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -398,6 +429,44 @@ async def test_a_layer_that_leaves_late_is_not_written_over_by_one_that_takes_it
         endpoint.write = first_last  # type: ignore[method-assign]
         run = await it.generate(prompt(300, 1), 5)
         assert run.tokens == right(it, run, 5)
+        await it.idle()
+
+
+async def test_a_ring_is_kept_until_all_writes_of_a_layer_have_ended_though_one_has_failed(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with rig(nats_server, tmp_path) as it:
+        ids = prompt(300, 1)
+        await it.generate(ids, 2)
+        await it.idle()
+        endpoint, budget = it.prefill.cnic_endpoints[0], it.prefill._engines[0].parts.budget
+        write, calls = endpoint.write, count()
+        begun, failed, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def one_fails(*args: Any, **kwargs: Any) -> None:
+            match next(calls):
+                case 0:
+                    await begun.wait()
+                    failed.set()
+                    raise LinkError("on purpose")
+                case 1:
+                    begun.set()
+                    await finish(go.wait())
+                case _:
+                    await write(*args, **kwargs)
+
+        endpoint.write = one_fails  # type: ignore[method-assign]
+        # The PE's share of a layer is one write, what it computes another.
+        run = await it.begin(ids, Sampling(max_tokens=5, seed=0))
+        await it.pair(run, "split", 4, 2)
+        await failed.wait()
+        # Turns enough for the ring to be freed, if it may.
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert budget.used
+        go.set()
+        await asyncio.wait_for(run.over.wait(), 20)
+        await it.tell("d0", control.Abort(run.attempt, "lost"))
         await it.idle()
 
 
