@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dualpath.transport.api import Followed
 from dualpath.wire.store import unpack_run
 
 
-class BlocksRegion:
+class BlocksRegion(Followed):
     """Block i is at [i · block size, (i + 1) · block size); a write's immediate data says which ones it brought
     (`pack_run`).
 
     The memory stays its owner's. `on_blocks` is called with the numbers of blocks that have just landed, in order,
-    with each once.
+    with each once; `on_whole` before, with the number of a block all of whose bytes are there, where that is seen.
     """
 
-    def __init__(self, views: Sequence[memoryview], on_blocks: Callable[[list[int]], None]) -> None:
+    def __init__(
+        self,
+        views: Sequence[memoryview],
+        on_blocks: Callable[[list[int]], None],
+        on_whole: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """`views` are of equal size, at least one, of format "B"."""
         self._views = views
         self._size = views[0].nbytes
         self._on_blocks = on_blocks
+        self._on_whole = on_whole
         self._awaited = set(range(len(views)))
+        self._whole: set[int] = set()
+        self.rewritten: set[int] = set()
+        """Blocks that something was written to after they were whole, or had landed: what was seen of them before
+        may not hold."""
 
     @property
     def nbytes(self) -> int:
@@ -35,14 +46,28 @@ class BlocksRegion:
         pieces: list[memoryview] = []
         while nbytes > 0:
             index, within = divmod(offset, self._size)
+            if index in self._whole:
+                self.rewritten.add(index)
             piece = self._views[index][within : within + nbytes]
             pieces.append(piece)
             offset, nbytes = offset + len(piece), nbytes - len(piece)
         return pieces
+
+    def on_bytes(self, offset: int, nbytes: int) -> None:
+        # From the last one on down to one that is known: what came before was seen then.
+        index = (offset + nbytes) // self._size - 1
+        fresh: list[int] = []
+        while index * self._size >= offset and index not in self._whole:
+            fresh.append(index)
+            index -= 1
+        self._whole.update(fresh)
+        for index in reversed(fresh):
+            self._on_whole(index)
 
     def on_write(self, imm: int) -> None:
         awaited = self._awaited
         landed = [index for index in unpack_run(imm, len(self._views)) if index in awaited]
         if landed:
             awaited.difference_update(landed)
+            self._whole.update(landed)
             self._on_blocks(landed)

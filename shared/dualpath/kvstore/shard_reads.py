@@ -50,18 +50,22 @@ class ShardReads:
         digests = [b""] * len(keys)
         late: dict[int, asyncio.Future[bytes]] = {}
 
+        def whole(index: int) -> None:
+            """Digest a block while it is in this processor's cache, and others are on their way."""
+            if self._namespace.block_bytes <= DIGEST_INLINE_BYTES:
+                digests[index] = block_checksum(keys[index], into[index])
+            else:
+                digest = partial(block_checksum, keys[index], into[index])
+                late[index] = self._threads.start(digest)
+
         def landed(indices: list[int]) -> None:
-            """Digest blocks while they are in this processor's cache, and others are on their way."""
             self.outstanding_blocks -= len(indices)
             link.heard()
             for index in indices:
-                if self._namespace.block_bytes <= DIGEST_INLINE_BYTES:
-                    digests[index] = block_checksum(keys[index], into[index])
-                else:
-                    digest = partial(block_checksum, keys[index], into[index])
-                    late[index] = self._threads.start(digest)
+                if not digests[index] and index not in late:
+                    whole(index)
 
-        region = BlocksRegion(into, landed)
+        region = BlocksRegion(into, landed, whole)
         region_key = self._endpoint.register(region)
         self.outstanding_blocks += len(keys)
         call = link.call()
@@ -85,6 +89,8 @@ class ShardReads:
             return [ReadStatus.FAILED] * len(keys)
         for index, digest in late.items():
             digests[index] = digest.result()
+        for index in region.rewritten:
+            digests[index] = b""
         statuses = self._verified(link, keys, digests, done)
         await self._suspect(
             link,

@@ -32,6 +32,43 @@ def test_each_block_is_counted_once_when_it_lands() -> None:
     assert (landed[4:], region.awaited) == ([4, 5], 0)
 
 
+@given(st.integers(0, 40), st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 6))
+def test_a_block_is_whole_once_all_its_bytes_have_come(
+    offset: int, receipts: list[int], size: int
+) -> None:
+    whole: list[int] = []
+    blocks = 1 + (offset + sum(receipts)) // size
+    views = [memoryview(bytearray(size)) for _ in range(blocks)]
+    region = BlocksRegion(views, lambda _: None, whole.append)
+    came = 0
+    for nbytes in receipts:
+        came += nbytes
+        region.on_bytes(offset, came)
+        covered = [
+            index
+            for index in range(blocks)
+            if offset <= index * size and (index + 1) * size <= offset + came
+        ]
+        assert whole == covered
+    assert region.awaited == blocks
+
+
+def test_what_is_written_to_a_block_that_was_whole_is_noticed() -> None:
+    views = [memoryview(bytearray(4)) for _ in range(4)]
+    region = BlocksRegion(views, lambda _: None)
+    region.resolve(0, 8)
+    region.resolve(8, 2)
+    region.resolve(10, 2)
+    region.on_bytes(0, 7)
+    region.on_write(pack_run(2, 1))
+    assert not region.rewritten
+    region.resolve(4, 4)
+    assert not region.rewritten
+    region.resolve(3, 1)
+    region.resolve(11, 5)
+    assert region.rewritten == {0, 2}
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 2**32), st.integers(0, 40))
 def test_immediate_data_says_which_blocks_a_write_brings(
     first: int, blocks: int, total: int

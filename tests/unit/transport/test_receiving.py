@@ -9,6 +9,7 @@ import pytest
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, Nic, PacedNic
+from dualpath.transport.api import Followed
 from dualpath.transport.frames import END, FrameReader, Header, Kind
 from dualpath.transport.inbox import Inbox
 from dualpath.transport.outbox import Outbox
@@ -127,6 +128,70 @@ class Told(Broken):
 
     def on_write(self, imm: int) -> None:
         self._log.append(imm)
+
+
+class Follower(Followed):
+    def __init__(self) -> None:
+        self.memory = bytearray(100)
+        self.seen: list[tuple[int, bytes]] = []
+        self.imms: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.memory)
+
+    def resolve(self, offset: int, nbytes: int) -> Sequence[memoryview]:
+        return [memoryview(self.memory)[offset : offset + nbytes]]
+
+    def on_bytes(self, offset: int, nbytes: int) -> None:
+        self.seen.append((offset, bytes(self.memory[offset : offset + nbytes])))
+
+    def on_write(self, imm: int) -> None:
+        self.imms.append(imm)
+
+
+async def test_who_follows_a_write_is_told_of_its_bytes_until_the_frame_ends_or_the_key_is_revoked(
+    connected: tuple[PlainStream, socket.socket],
+) -> None:
+    stream, peer = connected
+    regions, region = Regions(), Follower()
+    key = regions.register(region)
+    receiver = receiver_of(stream, regions)
+    running = asyncio.ensure_future(receiver.run())
+
+    async def send(data: bytes) -> None:
+        """What is less than the socket wakes for is taken all the same."""
+
+        def taken() -> bool:
+            receiver.listen()
+            return not unread(stream)
+
+        peer.sendall(data)
+        await until(taken)
+
+    await send(Header(Kind.WRITE, END, 50, 1, key, 20, imm=7).pack())
+    await send(b"a" * 10)
+    await send(b"b" * 20)
+    assert region.seen == [(20, b"a" * 10), (20, b"a" * 10 + b"b" * 20)]
+    await send(b"c" * 20)
+    assert (region.imms, len(region.seen)) == ([7], 2)
+    await send(Header(Kind.WRITE, END, 50, 2, key, 0).pack() + b"d" * 10)
+    await send(b"d" * 10)
+    assert region.seen[-1] == (0, b"d" * 20)
+    seen = len(region.seen)
+    regions.revoke(key)
+    receiver.drop(key)
+    await send(b"e" * 10)
+    assert len(region.seen) == seen
+    assert bytes(region.memory[:30]) == b"d" * 20 + b"a" * 10
+    running.cancel()
+
+
+def unread(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
 
 
 @pytest.mark.parametrize("bytes_per_s", [None, 1e6])
