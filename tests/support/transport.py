@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -23,6 +25,7 @@ from dualpath.memory.shared import SharedMemory
 from dualpath.transport import greeting, handshake, sockets
 from dualpath.transport.api import Region, Source
 from dualpath.transport.frames import Begin, FrameReader, Header, Kind
+from dualpath.transport.link import Link
 from dualpath.transport.rdma import RdmaEndpoint
 from dualpath.transport.rdma.nixl import MODULE
 from dualpath.transport.samehost import SameHostEndpoint
@@ -34,7 +37,7 @@ from dualpath.wire.types import Address
 
 SECRET = b"the cluster's secret"
 DEADLINE_S = 1.0
-"""For tests in which it runs out."""
+"""Of links, for tests in which it runs out."""
 
 
 class Bytes:
@@ -145,6 +148,18 @@ EVERY_WAY = [*EVERY_TRANSPORT, _pinned, _shared]
 Received = list[tuple[Address, bytes]]
 
 
+def hurry(endpoint: TcpEndpoint, deadline_s: float) -> None:
+    """What its links wait for ends, or they are cut, within `deadline_s`. To make one may take as long as before: a
+    busy machine needs more for that than tests want to wait."""
+    endpoint._greeter = dataclasses.replace(endpoint._greeter, deadline_s=deadline_s)
+    new_link = endpoint._new_link
+
+    def new(*args: Any, **options: Any) -> Link:
+        return new_link(*args, **{**options, "deadline_s": deadline_s})
+
+    endpoint._new_link = new  # type: ignore[method-assign]
+
+
 class Make(Protocol):
     async def __call__(
         self, endpoint_id: str, on_message: Any = None, **options: Any
@@ -176,6 +191,7 @@ async def endpoints(transport: str = "tcp") -> AsyncIterator[Make]:
         async def build(
             endpoint_id: str,
             on_message: Callable[[Address, bytes], Awaitable[None]] | None = None,
+            link_deadline_s: float | None = None,
             **options: Any,
         ) -> TcpEndpoint:
             options = {
@@ -187,6 +203,8 @@ async def endpoints(transport: str = "tcp") -> AsyncIterator[Make]:
             endpoint = TRANSPORTS[transport](endpoint_id, **options)
             await endpoint.start(on_message or ignore)
             stack.push_async_callback(endpoint.close)
+            if link_deadline_s is not None:
+                hurry(endpoint, link_deadline_s)
             return endpoint
 
         yield build
@@ -197,13 +215,15 @@ PeerProcess = tuple[asyncio.subprocess.Process, Address, int]
 
 
 @asynccontextmanager
-async def peer_process(nbytes: int, *options: object) -> AsyncIterator[PeerProcess]:
+async def peer_process(
+    nbytes: int, transport: str, *, rate: float | None = None, link_deadline_s: float = 60.0
+) -> AsyncIterator[PeerProcess]:
     """Runs transport_peer.py; the process may be stopped or killed meanwhile."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.support.transport_peer",
-        *map(str, (nbytes, *options)),
+        *map(str, (nbytes, transport, link_deadline_s, *([rate] if rate else []))),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parents[2],
@@ -217,6 +237,12 @@ async def peer_process(nbytes: int, *options: object) -> AsyncIterator[PeerProce
         process.stdin.close()
     async with asyncio.timeout(20):
         await process.wait()
+
+
+def stop(process: asyncio.subprocess.Process) -> None:
+    """With SIGSTOP, and until it stands still: the signal is only on its way when it has been sent."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 class RawPeer:

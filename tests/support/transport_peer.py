@@ -1,6 +1,7 @@
-"""`python tests/support/transport_peer.py NBYTES TRANSPORT [RATE]`: an endpoint in a process of its own.
+"""`python tests/support/transport_peer.py NBYTES TRANSPORT DEADLINE [RATE]`: an endpoint in a process of its own.
 
-RATE is its NIC's, in bytes per second. Prints a line of JSON: its address, and the key of a region of NBYTES.
+DEADLINE is its links', in seconds, RATE its NIC's, in bytes per second. Prints a line of JSON: its address, and the
+key of a region of NBYTES.
 A message `sum` is answered with a message that holds the SHA-256 of the region; `push KEY` with a write of the whole
 region to the sender's KEY. Ends with its standard input.
 """
@@ -13,22 +14,20 @@ import json
 import sys
 
 import uvloop
-from tests.support.transport import DEADLINE_S, SECRET, TRANSPORTS, Bytes
+from tests.support.transport import SECRET, TRANSPORTS, Bytes, hurry
 
 from dualpath.lanes import PacedNic
 from dualpath.wire.types import Address
 
 
-async def main(nbytes: int, transport: str, rate: float | None = None) -> None:
+async def main(
+    nbytes: int, transport: str, link_deadline_s: float, rate: float | None = None
+) -> None:
     region = Bytes(nbytes)
     region.memory[:] = b"\xff" * nbytes
     answers: set[asyncio.Task[None]] = set()
     endpoint = TRANSPORTS[transport](
-        "peer",
-        host="127.0.0.1",
-        nic=PacedNic("peer", rate),
-        secret=SECRET,
-        transfer_deadline_s=DEADLINE_S,
+        "peer", host="127.0.0.1", nic=PacedNic("peer", rate), secret=SECRET
     )
 
     async def answer(peer: Address, message: bytes) -> None:
@@ -42,6 +41,7 @@ async def main(nbytes: int, transport: str, rate: float | None = None) -> None:
         task.add_done_callback(answers.discard)
 
     await endpoint.start(answer)
+    hurry(endpoint, link_deadline_s)
     address = endpoint.address
     where = (address.endpoint_id, address.incarnation, address.host, address.port)
     print(json.dumps([*where, endpoint.register(region)]), flush=True)

@@ -136,8 +136,9 @@ async def test_a_copy_that_is_cancelled_leaves_nothing_under_way(make: Make) -> 
 async def test_a_chunk_that_does_not_end_is_fenced_and_the_next_copy_has_new_agents(
     make: Make, cancelled: bool
 ) -> None:
-    endpoint, it = await loopback(make, transfer_deadline_s=0.5)
+    endpoint, it = await loopback(make, transfer_deadline_s=60.0)
     await it.to_device(Buffer(10), 0, 10)
+    it._deadline_s = 0.5
     # Nobody looks after the rails any more: the NIC stands still.
     look = endpoint._poller._turn
     endpoint._poller._turn = lambda: None  # type: ignore[method-assign]
@@ -149,6 +150,7 @@ async def test_a_chunk_that_does_not_end_is_fenced_and_the_next_copy_has_new_age
         await copying
     assert it.taken == 0
     assert it._rails is None
+    it._deadline_s = 60.0
     endpoint._poller._turn = look  # type: ignore[method-assign]
     endpoint._poller._spinning, endpoint._poller._next = False, None
     data = draw(3)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.support.transport import (
@@ -19,6 +18,7 @@ from tests.support.transport import (
     RawPeer,
     Relay,
     peer_process,
+    stop,
 )
 from tests.support.wait import until
 
@@ -66,13 +66,15 @@ async def test_bytes_arrive_whole_in_another_process_and_come_back(
 async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: PeerProcess) -> None:
     process, address, key = remote
     endpoint = await make("endpoint")
-    process.send_signal(signal.SIGSTOP)
+    await endpoint.write(address, key, 0, [bytes(NBYTES)])
+    (link,) = endpoint._routes.links
+    # Else it might answer one of them before it is killed.
+    stop(process)
     operations = [
         asyncio.ensure_future(endpoint.write(address, key, 0, [bytes(NBYTES)])),
         asyncio.ensure_future(endpoint.send(address, b"sum")),
     ]
-    process.send_signal(signal.SIGCONT)
-    await until(lambda: bool(endpoint._routes.links))
+    await until(lambda: link._sender.under_way == 2)
     process.kill()
     for operation in operations:
         with pytest.raises(LinkError, match="peer at"):
@@ -84,8 +86,8 @@ async def test_a_killed_peer_ends_what_is_under_way(make: Make, remote: PeerProc
 async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: PeerProcess) -> None:
     process, address, key = remote
     endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
-    await endpoint.write(address, key, 0, [b"x"])
-    process.send_signal(signal.SIGSTOP)
+    await at_last(endpoint.write, address, key, 0, [b"x"])
+    stop(process)
     source = bytearray(NBYTES)
     operations = [
         asyncio.ensure_future(endpoint.write(address, key, 0, [source])),
@@ -97,31 +99,38 @@ async def test_a_stopped_peer_is_cut_and_comes_back(make: Make, remote: PeerProc
     with pytest.raises(LinkError, match="within"):
         await endpoint.write(address, key, 0, [source])
     process.send_signal(signal.SIGCONT)
-    async with asyncio.timeout(20):
+    # It has yet to find its connections closed.
+    await at_last(endpoint.write, address, key, 0, [source])
+
+
+async def at_last(operate: Callable[..., Awaitable[None]], *args: object) -> None:
+    async with asyncio.timeout(60):
         while True:
             try:
-                await endpoint.write(address, key, 0, [source])
-                break
+                return await operate(*args)
             except LinkError:
-                # It has yet to find its connections closed.
                 continue
 
 
 async def test_a_process_that_was_stopped_itself_does_not_blame_its_peers(
-    make: Make, remote: PeerProcess
+    make: Make, transport: str
 ) -> None:
-    process, address, key = remote
-    endpoint = await make("endpoint", transfer_deadline_s=60.0)
-    back = Bytes(NBYTES)
-    await endpoint.write(address, key, 0, [b"x" * NBYTES])
-    (link,) = endpoint._routes.links
-    os.kill(process.pid, signal.SIGSTOP)
-    # The length of the stop is what is tested: longer than the peer's deadline.
-    await asyncio.sleep(DEADLINE_S * 2.5)
-    os.kill(process.pid, signal.SIGCONT)
-    await endpoint.send(address, b"push %d" % endpoint.register(back))
-    await until(lambda: bool(back.imms))
-    assert endpoint._routes.links == {link}
+    async with peer_process(NBYTES, transport, link_deadline_s=DEADLINE_S) as (
+        process,
+        address,
+        key,
+    ):
+        endpoint = await make("endpoint", transfer_deadline_s=60.0)
+        back = Bytes(NBYTES)
+        await endpoint.write(address, key, 0, [b"x" * NBYTES])
+        (link,) = endpoint._routes.links
+        stop(process)
+        # The length of the stop is what is tested: longer than the peer's deadline.
+        await asyncio.sleep(DEADLINE_S * 2.5)
+        process.send_signal(signal.SIGCONT)
+        await endpoint.send(address, b"push %d" % endpoint.register(back))
+        await until(lambda: bool(back.imms))
+        assert endpoint._routes.links == {link}
 
 
 async def test_a_connection_that_was_dropped_while_idle_costs_no_operation(make: Make) -> None:
@@ -143,8 +152,8 @@ async def test_a_connection_that_was_dropped_while_idle_costs_no_operation(make:
 
 
 async def test_an_idle_link_stays_whatever_the_two_deadlines_are(make: Make) -> None:
-    short = await make("short", transfer_deadline_s=0.4)
-    long = await make("long", transfer_deadline_s=60.0)
+    short = await make("short", link_deadline_s=0.4)
+    long = await make("long", link_deadline_s=60.0)
     await short.send(long.address, b"m")
     (link,) = short._routes.links
     heard = 0
@@ -188,15 +197,15 @@ async def test_losing_a_link_leaves_the_task_that_wrote_as_it_was(make: Make) ->
 
 
 async def test_a_slow_receiver_is_not_taken_for_a_stopped_one(make: Make) -> None:
-    left = await make("left", transfer_deadline_s=0.3)
-    right = await make("right", nic=PacedNic("right", 1_000_000), transfer_deadline_s=0.3)
+    left = await make("left", link_deadline_s=0.3)
+    right = await make("right", nic=PacedNic("right", 1_000_000), link_deadline_s=0.3)
     region = Bytes(1_500_000)
     await left.write(right.address, right.register(region), 0, [b"s" * region.nbytes])
     assert region.memory == b"s" * region.nbytes
 
 
 async def test_a_peer_whose_payload_trickles_is_not_taken_for_silent(make: Make) -> None:
-    endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
+    endpoint = await make("endpoint", link_deadline_s=DEADLINE_S)
     region = Bytes(100_000)
     peer = await RawPeer.dial(endpoint.address)
     header = Header(Kind.WRITE, END, region.nbytes, 1, endpoint.register(region))

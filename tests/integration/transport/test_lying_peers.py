@@ -97,7 +97,7 @@ class Scene:
 
 @pytest.fixture
 async def linked(make: Make) -> AsyncIterator[Scene]:
-    endpoint = await make("endpoint", transfer_deadline_s=1.0)
+    endpoint = await make("endpoint", link_deadline_s=1.0)
     honest = await make("honest")
     bystander = Bystander(honest, endpoint)
     working = asyncio.ensure_future(bystander.run())

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.transport import (
     endpoints,
     needs_rdma,
     peer_process,
+    stop,
 )
 from tests.support.wait import until
 
@@ -41,7 +43,7 @@ NBYTES = 20_000_000
 async def pair(make: Make) -> tuple[RdmaEndpoint, RdmaEndpoint]:
     """A writer with a NIC of 50 MB/s, and a target with a short deadline."""
     writer = await make("writer", nic=PacedNic("writer", 50e6))
-    target = await make("target", transfer_deadline_s=DEADLINE_S)
+    target = await make("target", link_deadline_s=DEADLINE_S)
     assert isinstance(writer, RdmaEndpoint)
     assert isinstance(target, RdmaEndpoint)
     return writer, target
@@ -65,13 +67,13 @@ async def test_revoking_waits_for_the_chunk_that_is_under_way_and_no_longer(make
 async def test_a_writer_that_was_stopped_cannot_reach_memory_that_is_in_use_again(
     make: Make, transport: str
 ) -> None:
-    target = await make("target", transfer_deadline_s=DEADLINE_S)
+    target = await make("target", link_deadline_s=DEADLINE_S)
     region = Bytes(NBYTES)
     key = target.register(region)
-    async with peer_process(NBYTES, transport, 50e6) as (process, address, _):
+    async with peer_process(NBYTES, transport, rate=50e6) as (process, address, _):
         await target.send(address, b"push %d" % key)
         await until(lambda: any(region.memory[:1]))
-        process.send_signal(signal.SIGSTOP)
+        stop(process)
         (link,) = target._routes.links
         await target.revoke(key)
         region.memory[:] = bytes(NBYTES)
@@ -107,8 +109,8 @@ async def test_a_write_into_pinned_memory_that_is_cancelled_ends_first(make: Mak
 async def test_a_writer_whose_slow_nic_holds_up_what_it_hears_is_not_fenced(make: Make) -> None:
     """The word that the key is revoked lies behind messages, and each of them waits its turn among other payload."""
     deadline_s, writes = DEADLINE_S / 2, 8
-    writer = await make("writer", nic=PacedNic("writer", 1e6), transfer_deadline_s=deadline_s)
-    target = await make("target", transfer_deadline_s=deadline_s)
+    writer = await make("writer", nic=PacedNic("writer", 1e6), link_deadline_s=deadline_s)
+    target = await make("target", link_deadline_s=deadline_s)
     region, back = Bytes(NBYTES), Bytes(writes * 300_000)
     key, back_key = target.register(region), writer.register(back)
     async with asyncio.TaskGroup() as group:
@@ -127,6 +129,26 @@ async def test_a_writer_whose_slow_nic_holds_up_what_it_hears_is_not_fenced(make
             await writing
     assert writer._routes.links == {link}
     assert not any(region.memory)
+
+
+async def test_a_target_that_stood_still_itself_does_not_fence_the_writer(make: Make) -> None:
+    writer, target = await pair(make)
+    region = Bytes(NBYTES)
+    key = target.register(region)
+    writing = asyncio.ensure_future(writer.write(target.address, key, 0, [b"x" * NBYTES]))
+    await until(lambda: any(region.memory[:1]))
+    (link,) = target._routes.links
+    assert isinstance(link, RdmaLink)
+    target._regions.revoke(key)
+    link.drop(key)
+    draining = asyncio.ensure_future(link.drained(key))
+    await asyncio.sleep(0)
+    # Both sides are in this process: the writer has not stopped yet.
+    time.sleep(2 * DEADLINE_S)  # noqa: ASYNC251 -- Nothing else is to run.
+    await draining
+    with pytest.raises(Revoked):
+        await writing
+    assert link.lost is None
 
 
 async def test_a_write_that_both_sides_cancel_at_once_disturbs_no_other(make: Make) -> None:
@@ -149,7 +171,7 @@ async def test_a_write_that_both_sides_cancel_at_once_disturbs_no_other(make: Ma
     heard = mine._receiver.signs
     await until(lambda: mine._receiver.signs != heard)
     link._rail.look = look  # type: ignore[method-assign]
-    await asyncio.wait_for(revoking, 4)
+    await asyncio.wait_for(revoking, 60)
     with pytest.raises(asyncio.CancelledError):
         await writing
     await writer.write(target.address, other_key, 0, [b"y" * 100_000])
@@ -161,7 +183,7 @@ async def test_a_write_that_both_sides_cancel_at_once_disturbs_no_other(make: Ma
 async def test_a_peer_that_lets_no_bytes_in_holds_no_memory_of_the_writer(
     make: Make, cancelled: bool
 ) -> None:
-    writer = await make("writer", transfer_deadline_s=DEADLINE_S)
+    writer = await make("writer", link_deadline_s=DEADLINE_S)
     target = await make("target")
     region = Bytes(NBYTES)
     key = target.register(region)
@@ -221,7 +243,7 @@ async def test_memory_may_be_pinned_while_links_are_in_use(make: Make) -> None:
 
 
 async def test_a_peer_that_speaks_tcp_alone_gets_messages_and_refuses_writes(make: Make) -> None:
-    writer = await make("writer", transfer_deadline_s=DEADLINE_S)
+    writer = await make("writer", link_deadline_s=DEADLINE_S)
     async with endpoints("tcp") as plain:
         target = await plain("target")
         assert type(target) is TcpEndpoint
@@ -258,7 +280,7 @@ async def test_a_device_that_does_not_exist_is_told_at_the_start() -> None:
 @pytest.fixture
 async def liar(make: Make) -> AsyncIterator[tuple[RdmaEndpoint, RawPeer, int]]:
     """An endpoint with a region of 100,000 bytes, and a raw peer that says that its agent is a true one's."""
-    endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
+    endpoint = await make("endpoint", link_deadline_s=DEADLINE_S)
     assert isinstance(endpoint, RdmaEndpoint)
     key = endpoint.register(Bytes(100_000))
     peer = await RawPeer.dial(endpoint.address)
@@ -367,7 +389,7 @@ async def test_asking_for_more_than_the_window(liar: Liar) -> None:
 
 
 async def test_asking_before_the_agents_know_each_other(make: Make) -> None:
-    endpoint = await make("endpoint", transfer_deadline_s=DEADLINE_S)
+    endpoint = await make("endpoint", link_deadline_s=DEADLINE_S)
     assert isinstance(endpoint, RdmaEndpoint)
     peer = await RawPeer.dial(endpoint.address)
     await peer.say(ask(1, endpoint.register(Bytes(100_000))))

@@ -19,6 +19,7 @@ from tests.support.transport import (
     RawPeer,
     endpoints,
     peer_process,
+    stop,
 )
 from tests.support.wait import until
 
@@ -132,7 +133,7 @@ async def test_a_write_that_is_cancelled_ends_once_the_peer_has_read(
         writer = await make("writer")
         writer.pin(memory.view, memory)
         await TcpEndpoint.write(writer, address, key, 0, [memory.view])
-        process.send_signal(signal.SIGSTOP)
+        stop(process)
         writing = asyncio.ensure_future(TcpEndpoint.write(writer, address, key, 0, [memory.view]))
         sender = link_of(writer)._sender
         await until(lambda: any(operation.reading for operation in sender._writes.values()))
@@ -152,10 +153,10 @@ async def test_what_a_peer_reads_after_the_link_was_given_up_does_not_count(
 ) -> None:
     """The peer stands still with the frame before it, the link is cut, the memory used anew: then it goes on."""
     async with peer_process(NBYTES, "shared") as (process, address, key):
-        writer = await make("writer", transfer_deadline_s=DEADLINE_S)
+        writer = await make("writer", link_deadline_s=DEADLINE_S)
         writer.pin(memory.view, memory)
         await TcpEndpoint.write(writer, address, key, 0, [memory.view])
-        process.send_signal(signal.SIGSTOP)
+        stop(process)
         with pytest.raises(LinkError, match="silent"):
             await TcpEndpoint.write(writer, address, key, 0, [memory.view])
         memory.view[:] = bytes(NBYTES)
