@@ -108,6 +108,9 @@ class RdmaLink(Link):
                 self.fail(f"it did not stop writing within {now_s - began_s:.3g} s of being told")
                 return
             await asyncio.wait(writing, timeout=self._heartbeat_s)
+            if self._loop.time() - now_s > 2 * self._heartbeat_s:
+                # This process stood still itself, see `_watch`.
+                patience.renew()
 
     @property
     def _busy(self) -> bool:
