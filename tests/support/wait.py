@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 
-async def until(condition: Callable[[], object], *, within_s: float = 10.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], *, within_s: float = 30.0, what: str = "") -> None:
     """Return once `condition()` is true; fail after `within_s`."""
     deadline = time.monotonic() + within_s
     while not condition():
