@@ -28,7 +28,7 @@ from dualpath.wire.control import answer
 log = get_logger(__name__)
 
 CONNECT_DEADLINE_S = 15.0
-"""How long `connect` waits for a server that is still starting."""
+"""How long `connect` waits for a server that is still starting, and `serve` for one that is slow."""
 
 _TRY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -213,9 +213,9 @@ class Bus:
             if client is None or not client.is_connected:
                 return
             try:
-                async with asyncio.timeout(_TRY_S):
+                async with asyncio.timeout(CONNECT_DEADLINE_S):
                     served.subscription = await client.subscribe(subject, cb=served.take)
-                    # The caller may now tell others to send: the server must know of it before.
+                    # The caller may then tell others to send: the server, which may be slow, must know of it before.
                     await self._round_trip(client)
             except (nats.errors.Error, OSError, TimeoutError, BusUnavailable) as error:
                 # The keeper subscribes on the next connection.
