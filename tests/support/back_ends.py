@@ -29,6 +29,16 @@ from dualpath.wire.types import Address
 SECRET = b"of the tests"
 
 
+PATIENCE_S = 60.0
+"""With shards that are there, and only as slow as the machine."""
+
+
+def be_patient(store: ShardStore) -> None:
+    """Also where another shard has a copy."""
+    for link in store._links.values():
+        link.stall_s = link.stall_s and PATIENCE_S
+
+
 class BackEnd(ABC):
     """One storage, and clients of it. What is made is closed when `stack` is."""
 
@@ -87,13 +97,17 @@ class ShardsBackEnd(BackEnd):
             fingerprint=namespace.fingerprint,
             block_bytes=namespace.block_bytes,
             replicas=self._replicas,
+            match_deadline_s=PATIENCE_S,
         )
+        be_patient(store)
         await snic.start(store.on_message)
         return store
 
     def _endpoint(self, name: str) -> TcpEndpoint:
         nic = PacedNic(f"{name}.nic", quantum_bytes=64 * 1024)
-        return TcpEndpoint(name, host="127.0.0.1", nic=nic, secret=SECRET, transfer_deadline_s=2.0)
+        return TcpEndpoint(
+            name, host="127.0.0.1", nic=nic, secret=SECRET, transfer_deadline_s=PATIENCE_S
+        )
 
     def _places(self, namespace: Namespace, key: bytes) -> list[tuple[Path, int]]:
         name = (namespace_dir(namespace), key)

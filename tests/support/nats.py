@@ -53,7 +53,7 @@ class NatsServer:
             *leashed([_binary(), "-c", str(config), "-l", str(self._home / "nats.log")])
         )
         file = ports / f"nats-server_{self._process.pid}.ports"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not (file.exists() and file.read_text()):
             if time.monotonic() > deadline or self._process.returncode is not None:
                 raise RuntimeError(f"nats-server did not start; see {self._home / 'nats.log'}")

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.back_ends import PATIENCE_S, be_patient
 
 from dualpath.kvstore.shards import ShardStore
 from dualpath.lanes.nic import PacedNic
@@ -23,7 +24,7 @@ def endpoint(name: str, *, rate: float | None = None, port: int = 0) -> TcpEndpo
         host="127.0.0.1",
         nic=PacedNic(f"{name}.nic", rate, quantum_bytes=64 * 1024),
         secret=SECRET,
-        transfer_deadline_s=2.0,
+        transfer_deadline_s=PATIENCE_S,
         port=port,
     )
 
@@ -68,8 +69,14 @@ class Cluster:
             for shard in self.shards
         ]
         store = ShardStore(
-            snic, addresses, fingerprint="model", block_bytes=block_bytes, replicas=replicas
+            snic,
+            addresses,
+            fingerprint="model",
+            block_bytes=block_bytes,
+            replicas=replicas,
+            match_deadline_s=PATIENCE_S,
         )
+        be_patient(store)
         await snic.start(store.on_message)
         self.stack.push_async_callback(store.close)
         return store

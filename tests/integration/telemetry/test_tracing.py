@@ -37,7 +37,8 @@ async def heard(server: NatsServer) -> str:
     here, there = await server.connect("here"), await server.connect("there")
     try:
         await there.serve("dualpath.test", control.to_scheduler, handle)
-        assert await here.request("dualpath.test", control.StatusRequest()) == control.Ok()
+        asked = await here.request("dualpath.test", control.StatusRequest(), timeout_s=60)
+        assert asked == control.Ok()
     finally:
         await here.close()
         await there.close()

@@ -116,7 +116,7 @@ async def test_only_the_views_are_written_to(store: BlockStore) -> None:
     await write(store, 1, 2)
     memory = bytearray(b"\xee" * (4 * SIZE))
     views = [memoryview(memory)[SIZE : 2 * SIZE], memoryview(memory)[3 * SIZE :]]
-    statuses = await store.read(keys(1, 2), views, deadline_s=10.0)
+    statuses = await store.read(keys(1, 2), views, deadline_s=60.0)
     assert statuses == [ReadStatus.FOUND] * 2
     assert memory[:SIZE] == memory[2 * SIZE : 3 * SIZE] == b"\xee" * SIZE
 
@@ -127,7 +127,7 @@ async def test_a_cancelled_read_leaves_no_writer_in_the_memory(store: BlockStore
     memory = [bytearray(SIZE) for _ in names]
     for turns in range(0, 40, 2):
         reading = asyncio.create_task(
-            store.read(names, [memoryview(view) for view in memory], deadline_s=10.0)
+            store.read(names, [memoryview(view) for view in memory], deadline_s=60.0)
         )
         for _ in range(turns):
             await asyncio.sleep(0)
