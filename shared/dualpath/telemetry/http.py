@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -55,9 +56,11 @@ class StatusServer:
             return
         task = asyncio.create_task(self._connection(reader, writer), name="status-connection")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, writer))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        # Here, for one that is cancelled before its first step closes nothing itself.
+        writer.close()
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("status request failed", exc_info=error)
@@ -69,8 +72,6 @@ class StatusServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             # A client that is slow or gone gets nothing.
             writer.transport.abort()
-        finally:
-            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -90,3 +90,22 @@ async def test_close_ends_open_connections() -> None:
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_close_ends_a_connection_that_was_accepted_in_the_same_turn() -> None:
+    class Accepting(StatusServer):
+        def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            super()._accept(reader, writer)
+            for task in self._tasks:
+                task.cancel()
+
+    server = Accepting()
+    port = await server.start(
+        "127.0.0.1", metrics=Metrics("x", "x"), healthy=lambda: (True, "serving")
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(60):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    await server.close()
