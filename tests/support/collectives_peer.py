@@ -1,5 +1,6 @@
-"""`python tests/support/collectives_peer.py RANK SIZE`: a member of a group in a process of its own.
+"""`python tests/support/collectives_peer.py RANK SIZE DEADLINE`: a member of a group in a process of its own.
 
+DEADLINE, in seconds, is that of collectives and links.
 Prints its seat as a line of JSON, and reads everybody's from standard input. Then each line is an order:
 `check ROUNDS LONGEST` runs and checks collectives, `wait` begins one that the others may not join; the answer
 is a line of JSON, `null` or the sentence of the CollectiveError. Ends with its standard input.
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import uvloop
-from tests.support.collectives import GROUP_DEADLINE_S, check_collectives
-from tests.support.transport import SECRET, ignore
+from tests.support.collectives import check_collectives
+from tests.support.transport import SECRET, hurry, ignore
 
 from dualpath.lanes import PacedNic
 from dualpath.telemetry.logs import configure_logging
@@ -40,19 +41,14 @@ async def obey(group: Group, order: str) -> str | None:
     return None
 
 
-async def main(rank: int, size: int) -> None:
+async def main(rank: int, size: int, deadline_s: float) -> None:
     name = f"member-{rank}"
     # Standard output is for answers.
     configure_logging(name, fmt="console", level="error")
-    endpoint = TcpEndpoint(
-        name,
-        host="127.0.0.1",
-        nic=PacedNic(name),
-        secret=SECRET,
-        transfer_deadline_s=GROUP_DEADLINE_S / 4,
-    )
+    endpoint = TcpEndpoint(name, host="127.0.0.1", nic=PacedNic(name), secret=SECRET)
     await endpoint.start(ignore)
-    group = Group(endpoint, rank, size, deadline_s=GROUP_DEADLINE_S / 4, place_bytes=10_000)
+    hurry(endpoint, deadline_s)
+    group = Group(endpoint, rank, size, deadline_s=deadline_s, place_bytes=10_000)
     address = group.seat.address
     where = (address.endpoint_id, address.incarnation, address.host, address.port)
     print(json.dumps([*where, group.seat.key]), flush=True)
@@ -65,4 +61,4 @@ async def main(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

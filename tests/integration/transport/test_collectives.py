@@ -252,7 +252,7 @@ Peer = asyncio.subprocess.Process
 
 async def _line(peer: Peer) -> str:
     assert peer.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return (await peer.stdout.readline()).decode()
 
 
@@ -262,7 +262,7 @@ def _tell(peer: Peer, text: str) -> None:
 
 
 @asynccontextmanager
-async def processes(size: int) -> AsyncIterator[list[Peer]]:
+async def processes(size: int, deadline_s: float) -> AsyncIterator[list[Peer]]:
     """The members of a joined group, each in a process."""
     async with AsyncExitStack() as stack:
         peers = []
@@ -273,6 +273,7 @@ async def processes(size: int) -> AsyncIterator[list[Peer]]:
                 "tests.support.collectives_peer",
                 str(rank),
                 str(size),
+                str(deadline_s),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 cwd=ROOT,
@@ -295,7 +296,7 @@ async def _end(peer: Peer) -> None:
 
 
 async def test_processes_compute_the_same_as_plain_code() -> None:
-    async with processes(3) as peers:
+    async with processes(3, 60.0) as peers:
         for peer in peers:
             _tell(peer, "check 20 30000")
         assert [await _line(peer) for peer in peers] == ["null\n"] * 3
@@ -303,7 +304,7 @@ async def test_processes_compute_the_same_as_plain_code() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_member_that_is_killed_or_stopped_ends_it_for_all(how: signal.Signals) -> None:
-    async with processes(3) as peers:
+    async with processes(3, 2.5) as peers:
         for peer in peers:
             _tell(peer, "check 1 1000")
         assert [await _line(peer) for peer in peers] == ["null\n"] * 3
