@@ -26,7 +26,9 @@ async def test_ten_sigkills_of_everything_in_mid_load(tmp_path: Path) -> None:
     agent = prompt(700, 999)
     stored = 0
     for round_number in range(ROUNDS):
-        cluster = await asyncio.to_thread(LocalCluster, tmp_path, read_path="round-robin", decode=2)
+        cluster = await asyncio.to_thread(
+            LocalCluster, tmp_path, read_path="round-robin", decode=2, done_grace_s=60
+        )
         try:
             spec = spec_of(cluster)
             async with httpx.AsyncClient(timeout=60) as client:

@@ -17,7 +17,7 @@ TOKENS = 300
 
 @pytest.fixture(scope="module")
 def cluster(start_cluster: StartCluster) -> LocalCluster:
-    return start_cluster(gateways=2, shards=1, node_lost_s=1.0)
+    return start_cluster(gateways=2, shards=1, node_lost_s=5.0)
 
 
 class Asked:

@@ -19,7 +19,9 @@ PROMPTS, TOKENS = 12, 900
 async def test_no_request_fails_while_a_shard_is_gone_and_another_hangs(
     start_own_cluster: StartCluster,
 ) -> None:
-    cluster = await asyncio.to_thread(start_own_cluster, shards=3, store_replicas=2)
+    cluster = await asyncio.to_thread(
+        start_own_cluster, shards=3, store_replicas=2, done_grace_s=60
+    )
     spec = spec_of(cluster)
     prompts = [prompt(TOKENS, seed) for seed in range(PROMPTS)]
     hits: dict[str, Counter[int]] = {}
