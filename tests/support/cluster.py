@@ -143,7 +143,7 @@ class LocalCluster:
             held[f"{name}.read_q"] = process.read_q_tokens
         return {name: used for name, used in held.items() if used}
 
-    def until_idle(self, within_s: float = 10.0) -> None:
+    def until_idle(self, within_s: float = 60.0) -> None:
         """Wait until nothing is held any more; fails with what is."""
         held = self.in_use()
         deadline = time.monotonic() + within_s
@@ -164,9 +164,9 @@ class LocalCluster:
         """Start a killed process again, with its old name and settings; a gateway and NATS get their old port.
         It is then this object's child, and no longer the supervisor's."""
         (service,) = (service for service in self.record.services if service.name == name)
-        until(lambda: not alive(service.process), f"{name}, killed before, is gone", 10.0)
+        until(lambda: not alive(service.process), f"{name}, killed before, is gone")
         if name in self._restarted:
-            self._restarted.pop(name).wait(10)
+            self._restarted.pop(name).wait(60)
         home = Home(self.home)
         if name == NATS:
             command = [str(find_nats_server()), "-c", str(home.nats_file)]
@@ -184,13 +184,13 @@ class LocalCluster:
         """End it, and return the exit code of `dualpath up`."""
         for process in self._restarted.values():
             process.terminate()
-            process.wait(30)
+            process.wait(60)
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(60)
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 30.0) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 60.0) -> None:
     """Wait for a condition, outside an event loop."""
     deadline = time.monotonic() + within_s
     while not condition():

@@ -151,7 +151,7 @@ class Rig:
         return chain.root, pack_keys(chain.keys)
 
     async def tell(self, node: str, message: Message) -> Message:
-        return await self.bus.request(control.node_subject(node), message, timeout_s=5.0)
+        return await self.bus.request(control.node_subject(node), message, timeout_s=30.0)
 
     async def begin(
         self, ids: Sequence[int], sampling: Sampling, *, generated: int = 0, engine: int = 0
@@ -165,7 +165,7 @@ class Rig:
             run.attempt, GATEWAY, engine, len(ids), generated, root, keys, sampling, 60.0
         )
         assert isinstance(await self.tell("d0", assign), control.Ok)
-        await asyncio.wait_for(asyncio.shield(run.slots), 20)
+        await asyncio.wait_for(asyncio.shield(run.slots), 60)
         return run
 
     async def pair(self, run: Run, path: ReadPath, hit_blocks: int, own_blocks: int) -> None:
@@ -215,7 +215,7 @@ class Rig:
 
     async def idle(self) -> None:
         """Wait until both nodes have every pool at zero."""
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while held := busy(self.prefill) + busy(self.decode):
             if asyncio.get_running_loop().time() > deadline:
                 tasks = [task for task in asyncio.all_tasks() if not task.done()]

@@ -369,12 +369,13 @@ async def test_the_bus_may_go_away_and_come_back(harness: Harness, nats_server: 
             await harness.cluster.say(submit, 2, [*b"cd"], "length")
             await asyncio.sleep(0.05)
 
-    await asyncio.wait_for(resend(), 10)
+    await asyncio.wait_for(resend(), 60)
     assert (await request).json()["choices"][0]["text"] == "abcd"
     assert len(harness.cluster.submits) == 1
 
 
 # ── stopping ───────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("gateway_settings", [{"stop_s": 15.0}], indirect=True)
 async def test_stopping_lets_the_quick_finish_and_ends_the_rest_with_an_error(
     harness: Harness,
 ) -> None:

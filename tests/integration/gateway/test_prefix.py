@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from dualpath.blocks import BlockKeys, root_key
+from dualpath.gateway import prefix
 from dualpath.gateway.prefix import PrefixEstimate, StoreConnection
 from dualpath.lanes.nic import PacedNic
 from dualpath.model.prepare import prepare_model
@@ -20,8 +22,10 @@ from dualpath.transport.tcp import TcpEndpoint
 
 @pytest_asyncio.fixture
 async def shards(
-    tmp_path: Path, gateway_settings: Settings
+    tmp_path: Path, gateway_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[list[StorageShard], StoreConnection, ModelSpec]]:
+    # A machine that stands still for a moment is no reason to estimate nothing.
+    monkeypatch.setattr(prefix, "ESTIMATE_S", 60.0)
     secret = (gateway_settings.secret or "").encode()
     prepare_model(gateway_settings, lambda line: None)
     spec = load_spec(gateway_settings)
@@ -34,7 +38,6 @@ async def shards(
                 host="127.0.0.1",
                 nic=PacedNic(f"{name}.snic"),
                 secret=secret,
-                transfer_deadline_s=2.0,
             )
             shard = StorageShard(name, tmp_path / name, endpoint, staging_bytes=16 << 20)
             await shard.start()
@@ -61,9 +64,9 @@ async def test_the_longest_stored_prefix_is_found_and_a_dead_shard_costs_only_hi
     assert await estimate.hit_blocks(keys, prompt_tokens) == 0
     block = memoryview(bytes(spec.geometry.full_block_bytes))
     stored = [*keys[:5], *keys[6:]]
-    await connection.store.write(stored, [block] * len(stored), deadline_s=10)
+    await connection.store.write(stored, [block] * len(stored), deadline_s=60)
     assert await estimate.hit_blocks(keys, prompt_tokens) == 5
-    await connection.store.write(keys[5:6], [block], deadline_s=10)
+    await connection.store.write(keys[5:6], [block], deadline_s=60)
     assert await estimate.hit_blocks(keys, prompt_tokens) == 7
     for shard in running:
         await shard.close()

@@ -260,7 +260,7 @@ async def test_a_fault_of_the_gateway_in_mid_stream_is_an_error_event_and_the_en
 ) -> None:
     async def script(cluster: FakeCluster, submit: control.Submit) -> None:
         await cluster.say(submit, 0, [*b"a"])
-        await asyncio.wait_for(broken.wait(), 10)
+        await asyncio.wait_for(broken.wait(), 60)
         await cluster.say(submit, 1, [*b"b"])
 
     broken = asyncio.Event()

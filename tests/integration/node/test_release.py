@@ -35,10 +35,10 @@ async def test_memory_is_free_before_the_scheduler_has_heard_of_the_loss(
         it.hears_losses = False
         run = await it.begin(ids, Sampling(max_tokens=10, seed=0))
         await it.pair(run, "prefill", 15, 15)
-        await asyncio.wait_for(run.prefilling.wait(), 10)
+        await asyncio.wait_for(run.prefilling.wait(), 60)
         assert it.prefill.arena.pool_use().used == 15
         await it.decode.cnic_endpoints[0].close()
-        await asyncio.wait_for(run.over.wait(), 20)
+        await asyncio.wait_for(run.over.wait(), 60)
         await until(lambda: not it.prefill.arena.pool_use().used, what="the PE's slots are free")
         assert it.prefill.held() == (run.attempt,)
         it.hears_losses = True
@@ -77,7 +77,7 @@ async def test_a_grant_that_comes_while_slots_are_given_back_is_refused(
 
         endpoint.revoke = grant_and_revoke  # type: ignore[method-assign]
         await it.tell("d0", control.Abort(run.attempt, "the client is gone"))
-        await asyncio.wait_for(refused.wait(), 10)
+        await asyncio.wait_for(refused.wait(), 60)
         await it.idle()
 
 
@@ -141,13 +141,13 @@ async def test_a_prefill_node_whose_device_gives_no_memory_fails_and_can_be_clos
         runs = [await it.begin(ids, Sampling(max_tokens=5, seed=0)) for _ in range(2)]
         for run in runs:
             await it.pair(run, "prefill", 4, 4)
-            await asyncio.wait_for(run.prefilling.wait(), 10)
+            await asyncio.wait_for(run.prefilling.wait(), 60)
         await until(lambda: len(engine._waiting) == 2)
         engine.parts.budget.give(engine.parts.budget.total)
         engine._wake.set()
         with pytest.raises(MemoryError):
-            await asyncio.wait_for(asyncio.shield(it.prefill.failure), 10)
-        await asyncio.wait_for(it.prefill.close(), 10)
+            await asyncio.wait_for(asyncio.shield(it.prefill.failure), 60)
+        await asyncio.wait_for(it.prefill.close(), 60)
         assert not any(pool.used for pool in it.prefill.pools())
 
 
@@ -169,7 +169,7 @@ async def test_who_waits_behind_an_aborted_head_is_served(
         budget.give(budget.total)
         for node in ("p0", "d0"):
             await it.tell(node, control.Abort(head.attempt, "the client is gone"))
-        await asyncio.wait_for(behind.over.wait(), 10)
+        await asyncio.wait_for(behind.over.wait(), 60)
         assert behind.tokens == right(it, behind, 2)
         await it.idle()
 
@@ -191,7 +191,7 @@ async def test_a_share_that_cannot_be_loses_the_attempt(
         it.prefill.on_link = lie  # type: ignore[method-assign]
         run = await it.begin(ids, Sampling(max_tokens=2, seed=0))
         await it.pair(run, "split", 4, 2)
-        await asyncio.wait_for(run.over.wait(), 10)
+        await asyncio.wait_for(run.over.wait(), 60)
         assert run.lost is not None
         assert f"has read {blocks} of 2 blocks" in run.lost.reason
         await it.tell("d0", control.Abort(run.attempt, "lost"))
@@ -235,7 +235,7 @@ async def test_aborted_while_it_waits_for_hbm_it_leaves_the_line(
         await it.tell("d0", control.Abort(second.attempt, "the client is gone"))
         await until(lambda: it.decode.held() == (first.attempt,))
         assert it.decode._engines[0].ledger.promised_tokens == 0
-        await asyncio.wait_for(first.over.wait(), 20)
+        await asyncio.wait_for(first.over.wait(), 60)
         assert first.tokens == right(it, first, 100)
         await it.idle()
 
@@ -292,7 +292,7 @@ async def test_aborted_while_a_slow_shard_takes_its_blocks_their_slots_are_held_
         ids = prompt(300, 1)
         run = await it.begin(ids, Sampling(max_tokens=2000, seed=0))
         await it.pair(run, "none", 0, 0)
-        await asyncio.wait_for(taken.wait(), 10)
+        await asyncio.wait_for(taken.wait(), 60)
         await until(lambda: it.decode.arena.reserved_use().used > 0)
         for node in ("p0", "d0"):
             await it.tell(node, control.Abort(run.attempt, "the client is gone"))
@@ -465,7 +465,7 @@ async def test_a_ring_is_kept_until_all_writes_of_a_layer_have_ended_though_one_
             await asyncio.sleep(0)
         assert budget.used
         go.set()
-        await asyncio.wait_for(run.over.wait(), 20)
+        await asyncio.wait_for(run.over.wait(), 60)
         await it.tell("d0", control.Abort(run.attempt, "lost"))
         await it.idle()
 

@@ -61,7 +61,7 @@ async def test_both_nodes_know_the_ids_before_each_token(
         sampling = msgspec.structs.replace(sampling, **{penalty: 1.5})
         run = await it.begin(ids, sampling, generated=generated)
         await it.pair(run, "split", 4, 2)
-        await asyncio.wait_for(run.over.wait(), 20)
+        await asyncio.wait_for(run.over.wait(), 60)
     cut = len(ids) - generated
     whole = penalty == "repetition_penalty"
     for number, (prompt_ids, counts) in enumerate(seen):
@@ -83,7 +83,7 @@ async def test_a_client_that_has_enough_ends_its_request_as_the_model_would(
         steps = it.decode.counters()["steps"]
         ack = control.TokenAck(run.attempt, len(run.tokens), stop=True)
         await it.decode.on_control(control.TokenAcks((ack,)))
-        await asyncio.wait_for(run.over.wait(), 10)
+        await asyncio.wait_for(run.over.wait(), 60)
         assert (run.finish, run.lost) == ("stop", None)
         assert it.decode.counters()["steps"] <= steps + 2
         assert run.tokens == right(it, run, len(run.tokens))

@@ -43,7 +43,7 @@ async def main(stop):
         host="127.0.0.1",
         nic=PacedNic("nic"),
         secret=b"of the tests",
-        transfer_deadline_s=2.0,
+        transfer_deadline_s=5.0,
         port=int(port),
     )
     shard = StorageShard(shard_id, Path(root), endpoint)
@@ -145,7 +145,7 @@ class Lab:
         rate: float | None = None,
         fingerprint: str = "model",
         replicas: int = 1,
-        transfer_deadline_s: float = 2.0,
+        transfer_deadline_s: float = 5.0,
         match_deadline_s: float = MATCH_DEADLINE_S,
     ) -> ShardStore:
         """A client of these shards. `rate` paces its NIC."""
@@ -264,7 +264,6 @@ class Bench:
             host="127.0.0.1",
             nic=PacedNic(f"{name}.nic"),
             secret=SECRET.encode(),
-            transfer_deadline_s=2.0,
         )
 
 
