@@ -192,11 +192,11 @@ class _Member:
 
 async def _sleep(seconds: float) -> None:
     """As asyncio.sleep, but late by tens of microseconds only: members must not drift apart."""
-    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    alarm = Alarm(lambda: woken.set_result(None))
+    woken = asyncio.Event()
+    alarm = Alarm(woken.set)
     try:
         alarm.set(seconds)
-        await woken
+        await woken.wait()
     finally:
         alarm.close()
 
@@ -241,8 +241,11 @@ class Members:
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send(None)
+        for process in self._processes if at_once else ():
+            # All before the end of any is waited for: the others would fail by that, and say so.
+            process.kill()
         for process in self._processes:
-            process.join(0 if at_once else 10)
+            process.join(10)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dualpath.cli.bench.isolation import Figures, isolation, table
-from dualpath.cli.bench.isolation_member import Measured, Shape
+from dualpath.cli.bench.isolation_member import Measured, Members, Shape
 from dualpath.cli.words import WRONG_USE
 
 SHAPE = Shape(
@@ -72,3 +74,31 @@ def test_a_plot_that_cannot_be_written_is_refused_before_it_is_measured(
     out, err = capsys.readouterr()
     assert "cannot be written (No such file or directory); name another file" in err
     assert not out
+
+
+def test_members_that_end_at_once_do_not_see_each_other_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that lost another would fail, and say so where the user asked for the end."""
+    done: list[str] = []
+
+    class Process:
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+        def kill(self) -> None:
+            done.append("kill")
+
+        def join(self, timeout: float | None = None) -> None:
+            done.append("join")
+
+        def is_alive(self) -> bool:
+            return False
+
+    context = multiprocessing.get_context("spawn")
+    monkeypatch.setattr(type(context), "Process", Process)
+    Members(SHAPE).__exit__(KeyboardInterrupt)
+    assert done == ["kill"] * 3 + ["join"] * 3
