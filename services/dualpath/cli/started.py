@@ -6,9 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from dualpath.cluster.home import Home
 from dualpath.cluster.record import ClusterRecord, load_record
@@ -81,10 +82,29 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def ends_in_order() -> Iterator[None]:
     """Whoever asks this process to end, it does as after Ctrl-C: clusters are stopped, and their homes removed."""
-    others = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
+    with _handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def ends_afterwards() -> Iterator[None]:
+    """Whoever asks this process to end while the block runs is heard after it."""
+    asked = list[int]()
+    with _handled(
+        lambda number, _: asked.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    ):
+        yield
+    if asked:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(
+    handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

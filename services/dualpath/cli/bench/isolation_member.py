@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, Literal
 
 import uvloop
 
+from dualpath.cli.started import ends_afterwards
 from dualpath.lanes import Lane, PacedNic
 from dualpath.lanes.alarm import Alarm
 from dualpath.lanes.pacer import PAUSE_CHUNKS, PAUSE_S
@@ -214,24 +216,32 @@ class Members:
     """The processes. Use as a context; raises RuntimeError where one of them ends by itself."""
 
     def __init__(self, shape: Shape) -> None:
-        context = multiprocessing.get_context("spawn")
+        self._shape = shape
         self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(shape.members):
+        self._processes: list[SpawnProcess] = []
+
+    def __enter__(self) -> Members:
+        try:
+            # One whose start is broken off would say that it was told nothing.
+            with ends_afterwards():
+                self._start()
+            self._tell(self._answers())
+        except BaseException:
+            self._end(at_once=True)
+            raise
+        return self
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        for rank in range(self._shape.members):
             here, there = context.Pipe()
-            process = context.Process(target=run_member, args=(there, shape, rank), daemon=True)
+            process = context.Process(
+                target=run_member, args=(there, self._shape, rank), daemon=True
+            )
             process.start()
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
-
-    def __enter__(self) -> Members:
-        try:
-            self._tell(self._answers())
-        except BaseException:
-            self._end()
-            raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._end(at_once=kind is not None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from dualpath.cli.bench.isolation import Figures, isolation, table
 from dualpath.cli.bench.isolation_member import Measured, Members, Shape
+from dualpath.cli.started import ends_in_order
 from dualpath.cli.words import WRONG_USE
 
 SHAPE = Shape(
@@ -100,5 +103,26 @@ def test_members_that_end_at_once_do_not_see_each_other_end(
 
     context = multiprocessing.get_context("spawn")
     monkeypatch.setattr(type(context), "Process", Process)
-    Members(SHAPE).__exit__(KeyboardInterrupt)
+    members = Members(SHAPE)
+    members._start()
+    members.__exit__(KeyboardInterrupt)
     assert done == ["kill"] * 3 + ["join"] * 3
+
+
+def test_members_that_are_not_to_be_are_ended_once_they_have_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One whose start is broken off in the middle would fail, and say so."""
+    done: list[str] = []
+    members = Members(SHAPE)
+
+    def start() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        # The handler has run when this returns: Python's code goes on.
+        done.append("started")
+
+    monkeypatch.setattr(members, "_start", start)
+    monkeypatch.setattr(members, "_end", lambda *, at_once: done.append(f"ended {at_once}"))
+    with ends_in_order(), pytest.raises(KeyboardInterrupt):
+        members.__enter__()
+    assert done == ["started", "ended True"]
