@@ -13,14 +13,14 @@ class BlocksRegion(Followed):
     (`pack_run`).
 
     The memory stays its owner's. `on_blocks` is called with the numbers of blocks that have just landed, in order,
-    with each once; `on_whole` before, with the number of a block all of whose bytes are there, where that is seen.
+    with each once; `on_whole` before, once for each, as soon as it is seen that all of its bytes are there.
     """
 
     def __init__(
         self,
         views: Sequence[memoryview],
         on_blocks: Callable[[list[int]], None],
-        on_whole: Callable[[int], None] = lambda _: None,
+        on_whole: Callable[[int], None],
     ) -> None:
         """`views` are of equal size, at least one, of format "B"."""
         self._views = views
@@ -60,14 +60,17 @@ class BlocksRegion(Followed):
         while index * self._size >= offset and index not in self._whole:
             fresh.append(index)
             index -= 1
-        self._whole.update(fresh)
-        for index in reversed(fresh):
-            self._on_whole(index)
+        self._are_whole(fresh[::-1])
 
     def on_write(self, imm: int) -> None:
         awaited = self._awaited
         landed = [index for index in unpack_run(imm, len(self._views)) if index in awaited]
         if landed:
             awaited.difference_update(landed)
-            self._whole.update(landed)
+            self._are_whole([index for index in landed if index not in self._whole])
             self._on_blocks(landed)
+
+    def _are_whole(self, blocks: Sequence[int]) -> None:
+        self._whole.update(blocks)
+        for index in blocks:
+            self._on_whole(index)

@@ -61,9 +61,6 @@ class ShardReads:
         def landed(indices: list[int]) -> None:
             self.outstanding_blocks -= len(indices)
             link.heard()
-            for index in indices:
-                if not digests[index] and index not in late:
-                    whole(index)
 
         region = BlocksRegion(into, landed, whole)
         region_key = self._endpoint.register(region)

@@ -55,10 +55,10 @@ class Region(Protocol):
 class Followed(Region):
     """One that is told of a write's bytes before the write has ended, where the transport sees them come."""
 
+    @abstractmethod
     def on_bytes(self, offset: int, nbytes: int) -> None:
         """[offset, offset + nbytes) has come, and the rest of a frame that begins there is on its way. Called as
         often as more is there; must not block or raise. A write that ends here has not landed yet."""
-        raise NotImplementedError
 
 
 MessageHandler = Callable[[Address, bytes], Awaitable[None]]

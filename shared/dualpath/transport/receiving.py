@@ -83,8 +83,6 @@ class Receiver:
         self._message = bytearray()
         self._moved = 0
         """Payload bytes of the frame that ended last, wherever they lay."""
-        self._followed: Followed | None = None
-        """The region that the payload of the current frame goes to, where it wants to know."""
         self._coming: asyncio.Future[list[Event]] | None = None
         """Where this side waits for something to come."""
         self._watched = False
@@ -133,7 +131,6 @@ class Receiver:
         current = self._reader.current
         if current is not None and current.kind is Kind.WRITE and current.key == key:
             self._reader.discard()
-            self._followed = None
 
     def close(self) -> None:
         """To be called before the socket is closed. What an encrypted stream still holds is not taken any more."""
@@ -177,8 +174,8 @@ class Receiver:
             events = reader.received(count)
             if ends := self._act(events):
                 return ends
-            if self._followed is not None and not events and (current := reader.current):
-                self._followed.on_bytes(current.offset, current.length - reader.left)
+            if not events and (current := reader.current) and current.kind is Kind.WRITE:
+                self._follow(current)
             begun = events and reader.left
             if not begun and count < _WAKE_BYTES and not sock.unread():
                 break  # Most likely that was all; to ask would cost as much as to be told.
@@ -238,7 +235,6 @@ class Receiver:
                 self._expect_more()
 
     def _begin(self, header: Header) -> None:
-        self._followed = None
         if header.kind is Kind.WRITE:
             self._begin_write(header)
         elif header.kind in _HELD:
@@ -252,8 +248,13 @@ class Receiver:
             self._reader.discard()
         elif header.length:
             self._reader.into(pieces)
-            region = self._regions.find(header.key)
-            self._followed = region if isinstance(region, Followed) else None
+
+    def _follow(self, header: Header) -> None:
+        """More of a write's frame has come, and not all. Keys are never opened again: bytes of one that is open now
+        went into its region."""
+        region = self._regions.find(header.key)
+        if isinstance(region, Followed):
+            region.on_bytes(header.offset, header.length - self._reader.left)
 
     def target(self, header: Header, nbytes: int) -> Sequence[memoryview] | None:
         """Where `nbytes` of a write go; None where its region is revoked. Raises MalformedFrame."""

@@ -7,10 +7,14 @@ from dualpath.kvstore.region import BlocksRegion
 from dualpath.wire.store import pack_run, unpack_run
 
 
+def ignore(_: object) -> None:
+    """What is told."""
+
+
 @given(st.integers(1, 5), st.integers(1, 9), st.data())
 def test_a_region_is_its_blocks_end_to_end(blocks: int, size: int, data: st.DataObject) -> None:
     memory = [bytearray(size) for _ in range(blocks)]
-    region = BlocksRegion([memoryview(block) for block in memory], lambda _: None)
+    region = BlocksRegion([memoryview(block) for block in memory], ignore, ignore)
     assert region.nbytes == blocks * size
     offset = data.draw(st.integers(0, region.nbytes))
     nbytes = data.draw(st.integers(0, region.nbytes - offset))
@@ -23,13 +27,16 @@ def test_a_region_is_its_blocks_end_to_end(blocks: int, size: int, data: st.Data
 
 def test_each_block_is_counted_once_when_it_lands() -> None:
     landed: list[int] = []
+    whole: list[int] = []
     views = [memoryview(bytearray(4))] * 6
-    region = BlocksRegion(views, landed.extend)
+    region = BlocksRegion(views, landed.extend, whole.append)
+    region.on_bytes(0, 4)
     for imm in (2, 2, 0, 7, 2**64 - 1, pack_run(1, 3), pack_run(6, 1)):
         region.on_write(imm)
     assert (landed, region.awaited) == ([2, 0, 1, 3], 2)
     region.on_write(pack_run(3, 2**32))
     assert (landed[4:], region.awaited) == ([4, 5], 0)
+    assert whole == [0, 2, 1, 3, 4, 5]
 
 
 @given(st.integers(0, 40), st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 6))
@@ -39,7 +46,7 @@ def test_a_block_is_whole_once_all_its_bytes_have_come(
     whole: list[int] = []
     blocks = 1 + (offset + sum(receipts)) // size
     views = [memoryview(bytearray(size)) for _ in range(blocks)]
-    region = BlocksRegion(views, lambda _: None, whole.append)
+    region = BlocksRegion(views, ignore, whole.append)
     came = 0
     for nbytes in receipts:
         came += nbytes
@@ -55,7 +62,7 @@ def test_a_block_is_whole_once_all_its_bytes_have_come(
 
 def test_what_is_written_to_a_block_that_was_whole_is_noticed() -> None:
     views = [memoryview(bytearray(4)) for _ in range(4)]
-    region = BlocksRegion(views, lambda _: None)
+    region = BlocksRegion(views, ignore, ignore)
     region.resolve(0, 8)
     region.resolve(8, 2)
     region.resolve(10, 2)

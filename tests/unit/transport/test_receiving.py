@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
+from tests.support.transport import Bytes
 from tests.support.wait import until
 
 from dualpath.lanes import Lane, Nic, PacedNic
@@ -130,24 +131,13 @@ class Told(Broken):
         self._log.append(imm)
 
 
-class Follower(Followed):
+class Follower(Bytes, Followed):
     def __init__(self) -> None:
-        self.memory = bytearray(100)
+        super().__init__(100)
         self.seen: list[tuple[int, bytes]] = []
-        self.imms: list[int] = []
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.memory)
-
-    def resolve(self, offset: int, nbytes: int) -> Sequence[memoryview]:
-        return [memoryview(self.memory)[offset : offset + nbytes]]
 
     def on_bytes(self, offset: int, nbytes: int) -> None:
         self.seen.append((offset, bytes(self.memory[offset : offset + nbytes])))
-
-    def on_write(self, imm: int) -> None:
-        self.imms.append(imm)
 
 
 async def test_who_follows_a_write_is_told_of_its_bytes_until_the_frame_ends_or_the_key_is_revoked(

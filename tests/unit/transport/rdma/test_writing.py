@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -15,6 +17,7 @@ from dualpath.transport.rdma.extents import pack
 from dualpath.transport.rdma.memory import Pinned, Rooms
 from dualpath.transport.rdma.rail import Rail
 from dualpath.transport.rdma.writing import EAGER_BYTES, RdmaSender
+from dualpath.transport.sending import Outcome
 from dualpath.transport.stream import PlainStream
 
 NBYTES = 4 * EAGER_BYTES
@@ -26,12 +29,11 @@ def sender_on(stream: PlainStream) -> RdmaSender:
     async def attach() -> Rail:
         return cast("Rail", None)
 
-    pinned = Pinned()
     return RdmaSender(
         Outbox(stream, pytest.fail),
         PacedNic("nic"),
         Lane.LOW,
-        pinned=pinned,
+        pinned=Pinned(),
         rooms=Rooms("outgoing", lambda _: None),
         attach=attach,
     )
@@ -42,27 +44,29 @@ def grant(nbytes: int) -> tuple[Header, bytes]:
     return Header(Kind.GRANT, length=len(payload), op=1), payload
 
 
-async def test_a_grant_that_comes_between_a_cancellation_and_its_end_is_passed_over() -> None:
+@asynccontextmanager
+async def asked() -> AsyncIterator[tuple[RdmaSender, asyncio.Task[Outcome]]]:
+    """A write of NBYTES that the peer has been asked for, and is cancelled at the end."""
     ours, theirs = socket.socketpair()
     with PlainStream.of(ours) as stream, theirs:
         sender = sender_on(stream)
         write = asyncio.create_task(sender.write(1, 0, [memoryview(bytes(NBYTES))], 0))
         await until(lambda: sender.owed)
+        yield sender, write
         write.cancel()
-        sender.granted(*grant(NBYTES))
         with pytest.raises(asyncio.CancelledError):
             await write
+
+
+async def test_a_grant_that_comes_between_a_cancellation_and_its_end_is_passed_over() -> None:
+    async with asked() as (sender, write):
+        write.cancel()
+        sender.granted(*grant(NBYTES))
+        await asyncio.wait({write})
         sender.granted(*grant(NBYTES))
 
 
 async def test_a_grant_of_more_than_was_asked_for_is_a_fault() -> None:
-    ours, theirs = socket.socketpair()
-    with PlainStream.of(ours) as stream, theirs:
-        sender = sender_on(stream)
-        write = asyncio.create_task(sender.write(1, 0, [memoryview(bytes(NBYTES))], 0))
-        await until(lambda: sender.owed)
+    async with asked() as (sender, _):
         with pytest.raises(MalformedFrame, match="more than it asked for"):
             sender.granted(*grant(NBYTES + 1))
-        write.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await write
